@@ -1,0 +1,1 @@
+"""From the IR to files: render, format, stamp, then write or compare."""

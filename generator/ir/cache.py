@@ -1,0 +1,70 @@
+"""Bytes of the caches and slots of a request. The one owner of these facts."""
+
+from __future__ import annotations
+
+from lingen.ir.parts import Cache, Lightning, Mla, Mtp
+from lingen.ir.plan import LayerPlan
+from lingen.spec.model import ModelSpec
+
+DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+
+def state_bytes_per_slot(
+    num_layers: int, lightning: Lightning | None, state_dtype: str, tp: int = 1
+) -> int:
+    """Recurrent state of one slot over `num_layers` lightning layers, heads divided by tp."""
+    if lightning is None:
+        return 0
+    heads = lightning.num_heads // tp
+    return num_layers * heads * lightning.head_dim**2 * DTYPE_BYTES[state_dtype]
+
+
+def kv_bytes_per_token(num_layers: int, mla: Mla | None, kv_dtype: str) -> int:
+    """Latent rows of one token over `num_layers` MLA layers. Every tp rank holds all of them."""
+    if mla is None:
+        return 0
+    return num_layers * mla.latent_width * DTYPE_BYTES[kv_dtype]
+
+
+def slots_per_request(has_lightning: bool, prefix_cache: bool, extra_buffer: str) -> int:
+    """State slots that a running request holds at worst.
+
+    One without a prefix cache. With it three (the request's own and two that the cache keeps), one
+    more for an extra buffer, two more where that buffer is used with overlapped scheduling.
+    """
+    if not has_lightning or not prefix_cache:
+        return 1
+    return 3 + {"none": 0, "no-overlap": 1, "overlap": 2}[extra_buffer]
+
+
+def lower_cache(
+    spec: ModelSpec, plan: LayerPlan, lightning: Lightning | None, mla: Mla | None, mtp: Mtp | None
+) -> Cache:
+    cache = spec.cache
+    drafts = cache.speculative.num_draft_tokens
+    num_draft_layers = 1 if mtp else 0
+    num_kv_layers = len(plan.mla) + (num_draft_layers if drafts else 0)
+    return Cache(
+        kv_dtype=cache.kv_dtype,
+        state_dtype=cache.state_dtype,
+        page_size=cache.page_size,
+        num_state_layers=len(plan.lightning),
+        num_kv_layers=len(plan.mla),
+        num_draft_kv_layers=num_draft_layers,
+        state_bytes_per_slot=state_bytes_per_slot(
+            len(plan.lightning), lightning, cache.state_dtype
+        ),
+        kv_bytes_per_token=kv_bytes_per_token(num_kv_layers, mla, cache.kv_dtype),
+        slots_per_request=slots_per_request(
+            plan.has_lightning, cache.prefix_cache, cache.extra_buffer
+        ),
+        # A recurrent state exists only where it was stored: a prefix can be shared at such a
+        # boundary and nowhere else.
+        can_branch_unaligned=not plan.has_lightning,
+        mamba_full_memory_ratio=cache.mamba_full_memory_ratio,
+        prefix_cache=cache.prefix_cache,
+        extra_buffer=cache.extra_buffer,
+        verify_states=cache.verify_states,
+        num_draft_tokens=drafts,
+        draft_topk=cache.speculative.topk,
+    )

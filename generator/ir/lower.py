@@ -1,0 +1,134 @@
+"""ModelSpec → ModelIR: asks each owner for its facts and puts them together."""
+
+from __future__ import annotations
+
+from lingen.ir.cache import lower_cache
+from lingen.ir.decay import lower_decay
+from lingen.ir.layers import lower_plan
+from lingen.ir.parameters import count_parameters
+from lingen.ir.parts import Lightning, Mla, Moe, Mtp
+from lingen.ir.plan import LayerPlan
+from lingen.ir.types import Dimensions, ModelIR, Parallel
+from lingen.ir.weight_map import WeightMap
+from lingen.ir.weights import computed_weights, lower_weights, weight_map_digest
+from lingen.spec.model import ModelSpec
+
+
+def package_name(name: str) -> str:
+    """Folder and import name of the generated package: `ling-2.6-1t` → `ling_2_6_1t`."""
+    return name.replace("-", "_").replace(".", "_")
+
+
+def rotary_dim(head_dim: int, partial_rotary_factor: float) -> int:
+    """Leading dimensions of a lightning head that are rotated. MLA rotates all of its rope part."""
+    return int(head_dim * partial_rotary_factor)
+
+
+def lower(spec: ModelSpec) -> ModelIR:
+    """Resolve a validated spec. Raises nothing: the spec's rules refuse what cannot be lowered."""
+    plan = lower_plan(spec)
+    dims = _dimensions(spec)
+    lightning = _lightning(spec, plan) if plan.has_lightning else None
+    mtp = Mtp(dims.num_hidden_layers, len(plan.mla)) if _drafts(spec) else None
+    mla = _mla(spec) if plan.has_mla or mtp else None
+    moe = _moe(spec) if plan.moe or mtp else None
+    groups = lower_weights(dims, plan, lightning, mla, moe, mtp)
+    return ModelIR(
+        name=spec.model.name,
+        package=package_name(spec.model.name),
+        architecture=spec.model.architectures[0],
+        model_type=spec.model.model_type,
+        model=dims,
+        plan=plan,
+        lightning=lightning,
+        mla=mla,
+        moe=moe,
+        mtp=mtp,
+        cache=lower_cache(spec, plan, lightning, mla, mtp),
+        weights=WeightMap(
+            groups=groups,
+            computed=computed_weights(lightning),
+            digest=weight_map_digest(groups),
+            checkpoint_formats=spec.quantization.checkpoint_formats,
+            weight_block_size=spec.quantization.weight_block_size,
+        ),
+        parameters=count_parameters(groups, moe),
+        parallel=Parallel(spec.parallel.tp, spec.parallel.pp, spec.parallel.ep),
+        targets=spec.targets,
+        spec=spec,
+    )
+
+
+def _drafts(spec: ModelSpec) -> bool:
+    return spec.mtp.num_nextn_predict_layers > 0
+
+
+def _dimensions(spec: ModelSpec) -> Dimensions:
+    model = spec.model
+    return Dimensions(
+        vocab_size=model.vocab_size,
+        hidden_size=model.hidden_size,
+        intermediate_size=spec.mlp.intermediate_size,
+        num_hidden_layers=model.num_hidden_layers,
+        num_attention_heads=model.num_attention_heads,
+        rms_norm_eps=model.rms_norm_eps,
+        rope_theta=model.rope_theta,
+        max_position_embeddings=model.max_position_embeddings,
+        torch_dtype=model.torch_dtype,
+        pad_token_id=model.pad_token_id,
+        eos_token_id=model.eos_token_id,
+    )
+
+
+def _lightning(spec: ModelSpec, plan: LayerPlan) -> Lightning:
+    a = spec.attention.lightning
+    heads = spec.model.num_attention_heads
+    return Lightning(
+        num_heads=heads,
+        head_dim=a.head_dim,
+        rotary_dim=rotary_dim(a.head_dim, a.partial_rotary_factor),
+        use_qk_norm=a.use_qk_norm,
+        group_norm_size=a.group_norm_size,
+        group_norm_width=heads * a.head_dim // a.group_norm_size,
+        qkv_bias=spec.model.use_qkv_bias,
+        dense_bias=spec.model.use_bias,
+        backend=a.backend,
+        chunk_size=spec.kernels.lightning.chunk_size,
+        decay=lower_decay(spec, plan),
+    )
+
+
+def _mla(spec: ModelSpec) -> Mla:
+    a = spec.attention.mla
+    return Mla(
+        num_heads=spec.model.num_attention_heads,
+        q_lora_rank=a.q_lora_rank,
+        kv_lora_rank=a.kv_lora_rank,
+        qk_nope_head_dim=a.qk_nope_head_dim,
+        qk_rope_head_dim=a.qk_rope_head_dim,
+        v_head_dim=a.v_head_dim,
+        qk_head_dim=a.qk_nope_head_dim + a.qk_rope_head_dim,
+        latent_width=a.kv_lora_rank + a.qk_rope_head_dim,
+        lora_norm_eps=a.lora_norm_eps,
+        # In MLA layers use_qkv_bias decides about `dense` too: the vendor's modeling file.
+        bias=spec.model.use_qkv_bias,
+    )
+
+
+def _moe(spec: ModelSpec) -> Moe:
+    moe = spec.moe
+    return Moe(
+        num_experts=moe.num_experts,
+        num_experts_per_tok=moe.num_experts_per_tok,
+        moe_intermediate_size=moe.moe_intermediate_size,
+        num_shared_experts=moe.num_shared_experts,
+        shared_intermediate_size=moe.moe_shared_expert_intermediate_size * moe.num_shared_experts,
+        n_group=moe.n_group,
+        topk_group=moe.topk_group,
+        experts_per_group=moe.num_experts // moe.n_group,
+        routed_scaling_factor=moe.routed_scaling_factor,
+        score_function=moe.score_function,
+        renormalize=moe.renormalize,
+        router_dtype=moe.router_dtype,
+        overlap_shared_experts=moe.overlap_shared_experts,
+    )

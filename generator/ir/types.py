@@ -1,0 +1,112 @@
+"""The resolved model: every decision made, nothing left to derive. Templates and reports read this.
+
+Frozen and JSON-serialisable (`to_json`). Knows nothing of YAML, templates or torch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from lingen.ir.parts import Cache, Lightning, Mla, Moe, Mtp
+from lingen.ir.plan import LayerPlan
+from lingen.ir.weight_map import ParameterCounts, WeightMap
+from lingen.spec.model import ModelSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Dimensions:
+    """Facts of the whole model, under their HF names."""
+
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    rms_norm_eps: float
+    rope_theta: float
+    max_position_embeddings: int
+    torch_dtype: str
+    pad_token_id: int
+    eos_token_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Parallel:
+    tp: tuple[int, ...]
+    pp: tuple[int, ...]
+    ep: int
+
+
+@dataclass(frozen=True, slots=True)
+class ModelIR:
+    name: str
+    package: str
+    architecture: str
+    model_type: str
+    model: Dimensions
+    plan: LayerPlan
+    lightning: Lightning | None
+    mla: Mla | None
+    moe: Moe | None
+    mtp: Mtp | None
+    cache: Cache
+    weights: WeightMap
+    parameters: ParameterCounts
+    parallel: Parallel
+    targets: tuple[str, ...]
+    spec: ModelSpec = dataclasses.field(repr=False)
+
+    @property
+    def weight_map_digest(self) -> str:
+        return self.weights.digest
+
+    @property
+    def has_dense(self) -> bool:
+        return bool(self.plan.dense)
+
+    @property
+    def has_sparse(self) -> bool:
+        """Whether a decoder layer is a mixture of experts. The MTP layer always is one."""
+        return bool(self.plan.moe)
+
+    @property
+    def skipped_text(self) -> str:
+        """Which tensors of a checkpoint the loader passes over, for its report's docstring."""
+        reasons = []
+        if self.weights.computed:
+            reasons.append("since the model computes them")
+        if self.mtp:
+            reasons.append("since it does not draft")
+        return " or ".join(reasons) or "none so far"
+
+    @property
+    def has_mlp(self) -> bool:
+        return self.has_dense or (self.moe is not None and self.moe.has_shared_experts)
+
+    def to_json(self) -> dict:
+        """Everything but the spec itself, as plain JSON values."""
+        return {
+            field.name: _plain(getattr(self, field.name))
+            for field in dataclasses.fields(self)
+            if field.name != "spec"
+        }
+
+    def summary(self) -> dict:
+        """The architecture in a few lines, for the manifest."""
+        return {
+            "architecture": self.architecture,
+            "parameters": _plain(self.parameters),
+            "layers": [
+                f"{run.first}..{run.last}: {run.attention} + {run.mlp}" for run in self.plan.runs
+            ],
+            "mtp_layer": self.mtp.layer_idx if self.mtp else None,
+        }
+
+
+def _plain(value: object) -> object:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return value

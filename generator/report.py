@@ -1,0 +1,226 @@
+"""What `lingen explain` says of a model: layers, parameters, caches, and where values come from.
+
+Asks the IR for every fact and computes none but products of them. Knows nothing of torch.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+
+from lingen.ir.lower import lower
+from lingen.ir.plan import Layer
+from lingen.ir.types import ModelIR
+from lingen.spec.dump import dump_yaml
+from lingen.spec.model import ModelSpec
+from lingen.spec.nodes import escaped
+
+WIDTH = 80
+_LABEL_WIDTH = 19
+KV_EXAMPLE_TOKENS = 32 * 1024
+DECAY_OFFSET = "attention.lightning.decay.layer_offset"
+
+_STRIP_WIDTH = 71
+_CELLS = {
+    ("lightning", "moe"): "L",
+    ("lightning", "dense"): "l",
+    ("mla", "moe"): "M",
+    ("mla", "dense"): "m",
+}
+
+
+def explain(spec: ModelSpec, resolved: bool, as_json: bool, color: bool) -> str:
+    """What the command prints."""
+    if resolved:
+        return _json(resolved_json(spec)) if as_json else resolved_yaml(spec)
+    ir = lower(spec)
+    return _json(explain_json(ir)) if as_json else explain_text(ir, color)
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, indent=2, allow_nan=False) + "\n"
+
+
+def layer_strip(ir: ModelIR) -> str:
+    """One letter per layer, a space between groups, the MTP layer behind a plus, and a legend.
+
+    A capital has experts, a small letter a dense MLP. Each line starts with the index of its first
+    layer and holds whole groups where they fit.
+    """
+    cells = [_CELLS[layer.attention, layer.mlp] for layer in ir.plan.layers]
+    groups = _groups("".join(cells), ir.plan.group_size)
+    lines = _lines(groups)
+    if ir.mtp:
+        lines[-1] = (lines[-1][0], f"{lines[-1][1]} + M")
+    digits = len(str(lines[-1][0]))
+    strip = [f"{first:>{digits}}  {text}" for first, text in lines]
+    return "\n".join([*strip, _legend(ir)])
+
+
+def _legend(ir: ModelIR) -> str:
+    """What the letters of the strip mean, of those that are in it."""
+    kinds = [(ir.plan.has_lightning, "L lightning"), (ir.plan.has_mla, "M MLA")]
+    parts = [", ".join(text for is_there, text in kinds if is_there)]
+    mlps = [(ir.plan.moe, "capital: experts"), (ir.plan.dense, "small: dense MLP")]
+    parts.append(", ".join(text for is_there, text in mlps if is_there))
+    if ir.mtp:
+        parts.append("+ M: MTP layer")
+    return "; ".join(parts)
+
+
+def _groups(cells: str, group_size: int) -> list[str]:
+    size = min(group_size, _STRIP_WIDTH)
+    if group_size == 1:
+        size = _STRIP_WIDTH
+    return [cells[start : start + size] for start in range(0, len(cells), size)]
+
+
+def _lines(groups: list[str]) -> list[tuple[int, str]]:
+    """Index of the first layer and text of each line."""
+    lines: list[tuple[int, str]] = []
+    first = 0
+    for group in groups:
+        if lines and len(lines[-1][1]) + 1 + len(group) <= _STRIP_WIDTH:
+            lines[-1] = (lines[-1][0], f"{lines[-1][1]} {group}")
+        else:
+            lines.append((first, group))
+        first += len(group)
+    return lines
+
+
+def explain_json(ir: ModelIR) -> dict[str, object]:
+    """The stable form for programs; cache figures are those of tp 1 and pp 1."""
+    return {
+        "name": ir.name,
+        "layers": [_layer_json(layer) for layer in ir.plan.layers],
+        "parameters": {
+            "total": ir.parameters.total,
+            "active": ir.parameters.active,
+            "mtp": ir.parameters.mtp,
+        },
+        "cache": {
+            "state_bytes_per_slot": ir.cache.state_bytes_per_slot,
+            "kv_bytes_per_token": ir.cache.kv_bytes_per_token,
+            "slots_per_request": ir.cache.slots_per_request,
+        },
+        "ir": ir.to_json(),
+    }
+
+
+def _layer_json(layer: Layer) -> dict[str, object]:
+    return {"index": layer.index, "attention": layer.attention, "mlp": layer.mlp}
+
+
+def resolved_yaml(spec: ModelSpec) -> str:
+    """The merged spec as YAML, each value followed by a comment with its file and line."""
+    keys = (key for key, _ in _leaves(spec.as_tree(), ""))
+    lines = []
+    for line in dump_yaml(spec.as_tree()).splitlines():
+        # A value that ends in a colon would be in quotes, so this is a section.
+        is_section = line.endswith(":")
+        lines.append(line if is_section else f"{line}  # {_place(spec, next(keys))}")
+    return "\n".join(lines) + "\n"
+
+
+def resolved_json(spec: ModelSpec) -> dict[str, object]:
+    """Every dotted key with its value, file and line."""
+    return {
+        key: {"value": value, "file": spec.origin(key).file, "line": spec.origin(key).line}
+        for key, value in _leaves(spec.as_tree(), "")
+    }
+
+
+def _leaves(tree: dict[str, object], prefix: str) -> Iterator[tuple[str, object]]:
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _place(spec: ModelSpec, key: str) -> str:
+    place = spec.origin(key)
+    return escaped(f"{place.file}:{place.line}")
+
+
+def explain_text(ir: ModelIR, color: bool) -> str:
+    """The report for people: at most WIDTH columns, and nothing is lost without colour."""
+    sections = [_model_rows(ir), _parameter_rows(ir), _cache_rows(ir), _attention_rows(ir)]
+    texts = [_table(list(rows), color) for rows in sections]
+    strip = "".join(f"  {line}\n" for line in layer_strip(ir).splitlines())
+    return "\n".join([texts[0] + strip, *texts[1:]])
+
+
+def _table(rows: list[tuple[str, str]], color: bool) -> str:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
+    table.add_column(style="bold" if color else "", no_wrap=True, width=_LABEL_WIDTH)
+    table.add_column(overflow="fold")
+    for label, text in rows:
+        table.add_row(Text(label), Text(text))
+    file = io.StringIO()
+    console = Console(
+        file=file,
+        width=WIDTH,
+        force_terminal=color,
+        color_system="standard" if color else None,
+        no_color=not color,
+        highlight=False,
+        legacy_windows=False,
+    )
+    console.print(table)
+    return "".join(f"{line.rstrip()}\n" for line in file.getvalue().splitlines())
+
+
+def _model_rows(ir: ModelIR) -> Iterator[tuple[str, str]]:
+    yield "name", ir.name
+    yield "architecture", f"{ir.architecture} ({ir.model_type})"
+    yield "tp sizes", ", ".join(str(size) for size in ir.parallel.tp)
+    yield "layers", ir.plan.description
+
+
+def _parameter_rows(ir: ModelIR) -> Iterator[tuple[str, str]]:
+    counts = ir.parameters
+    yield "parameters", _parameters(counts.total) + (", without the MTP layer" if ir.mtp else "")
+    yield "  active", f"{_parameters(counts.active)}, of one token"
+    yield "  MTP layer", _parameters(counts.mtp) if ir.mtp else "none"
+
+
+def _parameters(count: int) -> str:
+    return f"{count / 1e9:.3f} B ({count:,})"
+
+
+def _cache_rows(ir: ModelIR) -> Iterator[tuple[str, str]]:
+    cache = ir.cache
+    state, slots, kv = cache.state_bytes_per_slot, cache.slots_per_request, cache.kv_bytes_per_token
+    drafts = "the MTP layer's included" if cache.num_draft_tokens and ir.mtp else None
+    yield "state per slot", _bytes(state)
+    yield "slots per request", str(slots)
+    yield "state per request", _bytes(state * slots)
+    yield "KV per token", _bytes(kv) + (f", {drafts}" if drafts else "")
+    yield f"KV at {KV_EXAMPLE_TOKENS:,} tokens", _bytes(kv * KV_EXAMPLE_TOKENS)
+    yield "latent width", str(ir.mla.latent_width) if ir.mla else "none"
+
+
+def _bytes(count: int) -> str:
+    """`58,720,256 bytes (56 MiB)`"""
+    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if count >= size:
+            return f"{count:,} bytes ({count / size:.4g} {unit})"
+    return f"{count:,} bytes"
+
+
+def _attention_rows(ir: ModelIR) -> Iterator[tuple[str, str]]:
+    if ir.lightning:
+        yield "rotated, lightning", f"{ir.lightning.rotary_dim} of {ir.lightning.head_dim}"
+    if ir.mla:
+        width = ir.mla.qk_rope_head_dim
+        yield "rotated, MLA", f"{width} of {width}"
+    if ir.lightning:
+        place = _place(ir.spec, DECAY_OFFSET)
+        yield "decay layer_offset", f"{ir.lightning.decay.layer_offset} ({place})"
+        yield "lightning backend", ir.lightning.backend

@@ -1,0 +1,270 @@
+"""ModelSpec: one model as its author described it, every value stated, typed and traceable.
+
+The classes follow the sections and keys of the YAML one to one; specs/schema.json says what each
+key means. Knows nothing of what values entail: that is the IR's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+
+from lingen.errors import Position
+
+Value = str | int | float | bool | tuple[str | int | float | bool, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    name: str
+    architectures: tuple[str, ...]
+    model_type: str
+    vocab_size: int
+    hidden_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    hidden_act: str
+    rms_norm_eps: float
+    rope_theta: float
+    rope_scaling: None
+    max_position_embeddings: int
+    tie_word_embeddings: bool
+    use_bias: bool
+    use_qkv_bias: bool
+    torch_dtype: str
+    pad_token_id: int
+    eos_token_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    layer_group_size: int
+    tail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Decay:
+    formula: str
+    layer_offset: int
+    epsilon: float
+
+
+@dataclass(frozen=True, slots=True)
+class Lightning:
+    head_dim: int
+    partial_rotary_factor: float
+    use_qk_norm: bool
+    group_norm_size: int
+    linear_silu: bool
+    decay: Decay
+    backend: str
+
+
+@dataclass(frozen=True, slots=True)
+class Mla:
+    q_lora_rank: int | None
+    kv_lora_rank: int
+    qk_nope_head_dim: int
+    qk_rope_head_dim: int
+    v_head_dim: int
+    lora_norm_eps: float
+    rope_interleave: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    pattern: Pattern
+    lightning: Lightning
+    mla: Mla
+
+
+@dataclass(frozen=True, slots=True)
+class Mlp:
+    intermediate_size: int
+    first_k_dense_replace: int
+
+
+@dataclass(frozen=True, slots=True)
+class Moe:
+    num_experts: int
+    num_experts_per_tok: int
+    num_shared_experts: int
+    moe_intermediate_size: int
+    moe_shared_expert_intermediate_size: int
+    n_group: int
+    topk_group: int
+    routed_scaling_factor: float
+    score_function: str
+    expert_bias: bool
+    renormalize: bool
+    router_dtype: str
+    overlap_shared_experts: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Mtp:
+    num_nextn_predict_layers: int
+
+
+@dataclass(frozen=True, slots=True)
+class Speculative:
+    num_draft_tokens: int
+    topk: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cache:
+    kv_dtype: str
+    state_dtype: str
+    page_size: int
+    mamba_full_memory_ratio: float
+    prefix_cache: bool
+    extra_buffer: str
+    verify_states: str
+    speculative: Speculative
+
+
+@dataclass(frozen=True, slots=True)
+class Quantization:
+    checkpoint_formats: tuple[str, ...]
+    weight_block_size: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LightningKernels:
+    chunk_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    lightning: LightningKernels
+
+
+@dataclass(frozen=True, slots=True)
+class Parallel:
+    tp: tuple[int, ...]
+    pp: tuple[int, ...]
+    ep: int
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """A spec merged with all it extends, valid by schema and rules.
+
+    Two specs are equal when their values are, wherever the values came from.
+
+    Attributes:
+        file: the spec's path as the user gave it.
+        sources: display paths of all files that were read, the spec first, then its parents.
+        origins: where each dotted key got its value; file `--set` for a value of the command line.
+    """
+
+    model: Model
+    attention: Attention
+    mlp: Mlp
+    moe: Moe
+    mtp: Mtp
+    cache: Cache
+    quantization: Quantization
+    kernels: Kernels
+    parallel: Parallel
+    targets: tuple[str, ...]
+    file: str = field(compare=False)
+    sources: tuple[str, ...] = field(compare=False)
+    origins: Mapping[str, Position] = field(compare=False, repr=False)
+
+    def origin(self, key: str) -> Position:
+        """Where the value of a dotted key stands. KeyError for a section or an unknown key."""
+        return self.origins[key]
+
+    def values(self) -> dict[str, Value]:
+        """Every dotted key with its value, sorted by key; lists are tuples."""
+        return dict(sorted(_values(self, "")))
+
+    def as_tree(self) -> dict[str, object]:
+        """The values as nested dicts and lists in the order of the schema, ready for dump_yaml."""
+        return _tree(self)
+
+    @property
+    def resolved_hash(self) -> str:
+        """SHA-256 of all values; files, comments and spelling have no part in it."""
+        canonical = json.dumps(self.values(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(canonical.encode()).hexdigest()
+
+    @property
+    def header_name(self) -> str:
+        """How generated files name their spec: the same wherever the spec lies."""
+        return f"specs/{self.file.replace(chr(92), '/').rpartition('/')[2]}"
+
+
+_PROVENANCE = frozenset({"file", "sources", "origins"})
+_SECTIONS: dict[str, type] = {
+    "Model": Model,
+    "Attention": Attention,
+    "Pattern": Pattern,
+    "Lightning": Lightning,
+    "Decay": Decay,
+    "Mla": Mla,
+    "Mlp": Mlp,
+    "Moe": Moe,
+    "Mtp": Mtp,
+    "Cache": Cache,
+    "Speculative": Speculative,
+    "Quantization": Quantization,
+    "Kernels": Kernels,
+    "LightningKernels": LightningKernels,
+    "Parallel": Parallel,
+}
+
+
+def build_spec(
+    tree: Mapping[str, object],
+    file: str,
+    sources: tuple[str, ...],
+    origins: Mapping[str, Position],
+) -> ModelSpec:
+    """A ModelSpec from a complete and valid tree; numbers of float keys become floats."""
+    sections = _section_values(ModelSpec, tree)
+    return ModelSpec(**sections, file=file, sources=sources, origins=origins)
+
+
+def _section_values(section: type, tree: Mapping[str, object]) -> dict[str, object]:
+    return {
+        part.name: _typed(part.type, tree[part.name])
+        for part in fields(section)
+        if part.name not in _PROVENANCE
+    }
+
+
+def _typed(annotation: str, value: object) -> object:
+    # Annotations are text here, since they are not evaluated in this module.
+    if annotation in _SECTIONS:
+        section = _SECTIONS[annotation]
+        return section(**_section_values(section, value))
+    if annotation == "float":
+        return float(value)
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _values(part: object, prefix: str) -> Iterator[tuple[str, Value]]:
+    for each in fields(part):
+        value = getattr(part, each.name)
+        if is_dataclass(value):
+            yield from _values(value, f"{prefix}{each.name}.")
+        elif each.name not in _PROVENANCE:
+            yield f"{prefix}{each.name}", value
+
+
+def _tree(part: object) -> dict[str, object]:
+    tree: dict[str, object] = {}
+    for each in fields(part):
+        if each.name in _PROVENANCE:
+            continue
+        value = getattr(part, each.name)
+        if is_dataclass(value):
+            tree[each.name] = _tree(value)
+        else:
+            tree[each.name] = list(value) if isinstance(value, tuple) else value
+    return tree

@@ -1,0 +1,15 @@
+"""The `torch` target: a package that needs only torch, triton and safetensors."""
+
+from __future__ import annotations
+
+from lingen.targets.output import OutputFile, Target
+
+FILES: tuple[OutputFile, ...] = (
+    OutputFile("__init__.py", "torch/__init__.py.j2"),
+    OutputFile("backend.py", "torch/backend.py.j2"),
+    OutputFile("cache.py", "torch/cache.py.j2"),
+    OutputFile("model.py", "torch/model.py.j2"),
+    OutputFile("weights.py", "torch/weights.py.j2"),
+)
+
+TARGET = Target("torch", package_suffix="", files=FILES)

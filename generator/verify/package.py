@@ -1,0 +1,69 @@
+"""A case's config.json → spec → generated package in a temporary folder → module with weights."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+
+import torch
+from lingen.emit.render import render
+from lingen.errors import LingenError
+from lingen.hf import import_config
+from lingen.ir import ModelIR, lower
+from lingen.verify.case import Case
+from torch import nn
+
+_SERIAL = itertools.count()
+
+
+def lower_case(case: Case, backend: str, layer_offset: int | None) -> ModelIR:
+    """The case's config as an IR, everything in float32. `layer_offset` None: the family's."""
+    choices = [
+        "model.torch_dtype=float32",
+        "cache.kv_dtype=float32",
+        "cache.state_dtype=float32",
+        f"attention.lightning.backend={backend}",
+    ]
+    if layer_offset is not None:
+        choices.append(f"attention.lightning.decay.layer_offset={layer_offset}")
+    config = case.folder / "config.json"
+    return lower(import_config(config, name="verified-case", overrides=choices).spec)
+
+
+@contextmanager
+def generated_package(ir: ModelIR) -> Iterator[ModuleType]:
+    """Write the package to a temporary folder and import it, under a name of its own."""
+    name = f"_lingen_verify_{next(_SERIAL)}"
+    with tempfile.TemporaryDirectory(prefix="lingen-verify-") as root:
+        folder = Path(root) / name
+        folder.mkdir()
+        for path, content in render(ir, "torch").items():
+            (folder / path).write_bytes(content)
+        spec = importlib.util.spec_from_file_location(
+            name, folder / "__init__.py", submodule_search_locations=[str(folder)]
+        )
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        try:
+            spec.loader.exec_module(module)
+            yield module
+        finally:
+            for loaded in [m for m in sys.modules if m == name or m.startswith(f"{name}.")]:
+                del sys.modules[loaded]
+
+
+def load_model(package: ModuleType, folder: Path, device: str) -> nn.Module:
+    """The package's model on `device`, filled from the checkpoint in `folder`."""
+    with torch.device(device):
+        model = package.ForCausalLM()
+    try:
+        package.load_weights(model, folder)
+    except package.CheckpointError as error:
+        raise LingenError(str(error)) from None
+    return model.eval()

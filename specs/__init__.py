@@ -1,0 +1,1 @@
+"""Model specs and families, shipped as package data."""

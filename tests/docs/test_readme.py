@@ -1,0 +1,71 @@
+"""What the README shows is true: its code, its strip, its commands."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    """Contents of the fenced blocks of one language."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
+
+
+def test_the_generated_code_it_shows_is_in_the_package():
+    [shown] = blocks("python")
+    assert shown in (ROOT / "generated" / "ling_2_6_flash" / "model.py").read_text()
+
+
+def test_the_layer_strip_is_what_explain_prints():
+    [strip] = blocks("text")
+    printed = lingen("explain", "specs/ling-2.6-flash.yaml", cwd=ROOT)
+    assert strip in printed
+
+
+def test_every_command_it_lists_exists():
+    listed = set(re.findall(r"^\| `lingen (\w+)", README, re.MULTILINE))
+    helped = lingen("--help", cwd=ROOT).partition("Commands:")[2]
+    assert listed == set(re.findall(r"^  (\w+)  ", helped, re.MULTILINE))
+
+
+def test_the_two_commands_are_targets_of_the_makefile():
+    shown = re.findall(r"^make ([\w-]+)", "".join(blocks("sh")), re.MULTILINE)
+    assert shown == ["build", "test"]
+    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert {*shown, "test-long"} <= set(targets)
+
+
+def lingen(*arguments: str, cwd: Path) -> str:
+    command = [Path(sys.executable).with_name("lingen"), *arguments]
+    return subprocess.run(command, cwd=cwd, check=True, capture_output=True, text=True).stdout
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A copy of the tree, where commands may write."""
+    for name in ("specs", "generated", "examples", "tests"):
+        shutil.copytree(ROOT / name, tmp_path / name)
+    return tmp_path
+
+
+@pytest.mark.parametrize("block", blocks("console"))
+def test_its_commands_run_as_written_and_print_what_it_shows(block, checkout):
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    for command in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+        line, _, shown = command.partition("\n")
+        result = subprocess.run(
+            line, shell=True, cwd=checkout, env=environment, capture_output=True, text=True,
+            check=False,
+        )  # fmt: skip
+        assert result.returncode == 0, f"{line}\n{result.stderr}"
+        if shown:
+            assert result.stdout == shown

@@ -1,0 +1,81 @@
+"""Cache geometry: bytes of state and KV, slots of a request, and what drafting adds."""
+
+import pytest
+from golden_cases import shipped_ir
+from lingen.ir.cache import slots_per_request, state_bytes_per_slot
+
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("name", "state", "kv"),
+    [("ling-2.6-flash", 56 * MIB, 4608), ("ling-2.6-1t", 280 * MIB, 11520)],
+)
+def test_bytes_of_the_published_models(name, state, kv):
+    cache = shipped_ir(name).cache
+    assert cache.state_bytes_per_slot == state
+    assert cache.kv_bytes_per_token == kv
+
+
+def test_state_is_split_over_ranks():
+    ir = shipped_ir("ling-2.6-1t")
+    per_rank = [state_bytes_per_slot(70, ir.lightning, "float32", tp) for tp in (1, 4, 8)]
+    assert per_rank == [280 * MIB, 70 * MIB, 35 * MIB]
+
+
+def test_state_in_half_precision_is_half():
+    half = shipped_ir("ling-2.6-flash", "cache.state_dtype=bfloat16")
+    assert half.cache.state_bytes_per_slot == 28 * MIB
+
+
+def test_kv_in_single_precision_is_twice():
+    assert shipped_ir("ling-2.6-flash", "cache.kv_dtype=float32").cache.kv_bytes_per_token == 9216
+
+
+@pytest.mark.parametrize(("name", "kv"), [("ling-2.6-flash", 5760), ("ling-2.6-1t", 12672)])
+def test_drafting_adds_the_mtp_layers_rows(name, kv):
+    drafting = shipped_ir(name, "cache.speculative.num_draft_tokens=4").cache
+    assert drafting.kv_bytes_per_token == kv
+    assert drafting.num_draft_kv_layers == 1
+    assert shipped_ir("ring-2.5-1t").cache.num_draft_kv_layers == 0
+
+
+@pytest.mark.parametrize(
+    ("prefix_cache", "extra_buffer", "slots"),
+    [
+        (False, "none", 1),
+        (False, "overlap", 1),
+        (True, "none", 3),
+        (True, "no-overlap", 4),
+        (True, "overlap", 5),
+    ],
+)
+def test_slots_of_a_request(prefix_cache, extra_buffer, slots):
+    assert slots_per_request(True, prefix_cache, extra_buffer) == slots
+    assert slots_per_request(False, prefix_cache, extra_buffer) == 1
+
+
+def test_lightning_layers_forbid_branching_between_stored_states():
+    assert not shipped_ir("ling-2.6-flash").cache.can_branch_unaligned
+    only_mla = shipped_ir("ling-2.6-flash", "attention.pattern.layer_group_size=1")
+    assert only_mla.cache.can_branch_unaligned
+    assert only_mla.lightning is None
+    assert only_mla.cache.state_bytes_per_slot == 0
+
+
+@pytest.mark.parametrize(("factor", "rotary_dim"), [("0.5", 64), ("0.25", 32), ("1", 128)])
+def test_the_partial_factor_is_lightnings_alone(factor, rotary_dim):
+    setting = f"attention.lightning.partial_rotary_factor={factor}"
+    ir = shipped_ir("ling-2.6-flash", setting)
+    assert ir.lightning.rotary_dim == rotary_dim
+    assert (ir.mla.qk_rope_head_dim, ir.mla.qk_head_dim, ir.mla.latent_width) == (64, 192, 576)
+
+
+@pytest.mark.parametrize(("factor", "rotary_dim"), [("0.5", 32), ("0.25", 16)])
+def test_mla_rotates_its_whole_rope_part_in_a_small_model_too(factor, rotary_dim):
+    ir = shipped_ir(
+        "ling-2.6-flash", "attention.lightning.head_dim=64", "attention.mla.qk_rope_head_dim=32",
+        f"attention.lightning.partial_rotary_factor={factor}",
+    )  # fmt: skip
+    assert ir.lightning.rotary_dim == rotary_dim
+    assert ir.mla.qk_rope_head_dim == 32

@@ -1,0 +1,87 @@
+"""The decode step never waits for the device: traced with tensors that hold no numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import ModuleType
+
+import pytest
+import torch
+from lingen.verify.package import generated_package
+from small_models import VARIANTS, lowered_small
+from torch import nn
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+)
+
+# What reading a number, or a shape that depends on one, raises under fake tensors.
+HOST_SYNC = (DataDependentOutputException, DynamicOutputShapeException)
+
+
+@pytest.fixture(scope="module", params=["every-kind", "all-mla", "all-lightning", "biases"])
+def package(request: pytest.FixtureRequest) -> Iterator[ModuleType]:
+    with generated_package(lowered_small(*VARIANTS[request.param])) as package:
+        yield package
+
+
+def trace_a_step(package: ModuleType, lengths: list[int]) -> torch.Size:
+    """Metadata, model, logits and, where there is an MTP layer, a draft; returns the logits' shape.
+
+    The batch itself comes from the host: it is built before, as in a captured graph.
+    """
+    num_reqs = len(lengths)
+    with FakeTensorMode(), torch.no_grad():
+        model: nn.Module = package.ForCausalLM()
+        backend = package.HybridBackend(package.Pools(num_slots=9, num_pages=9))
+        batch = package.ForwardBatch(
+            input_ids=torch.zeros(sum(lengths), dtype=torch.int64),
+            query_start_loc=torch.zeros(num_reqs + 1, dtype=torch.int32),
+            num_computed_tokens=torch.zeros(num_reqs, dtype=torch.int32),
+            slots=torch.zeros(num_reqs, dtype=torch.int32),
+            page_table=torch.zeros(num_reqs, 3, dtype=torch.int32),
+            max_query_len=max(lengths),
+        )
+        step = backend.prepare(batch)
+        hidden = model(step, backend)
+        logits = model.compute_logits(hidden)
+        if getattr(model, "mtp", None):
+            drafted = model.draft(logits.argmax(-1), hidden, step, backend)
+            assert drafted.shape == hidden.shape
+    return logits.shape
+
+
+def test_decode_step_reads_no_number_on_the_host(package: ModuleType) -> None:
+    assert trace_a_step(package, [1] * 5) == (5, 160)
+
+
+def test_trace_notices_that_a_prefill_reads_numbers(package: ModuleType) -> None:
+    with pytest.raises(HOST_SYNC):
+        trace_a_step(package, [3, 1])
+
+
+def test_metadata_of_a_prefill_reads_no_number_on_the_host(package: ModuleType) -> None:
+    with FakeTensorMode():
+        backend = package.HybridBackend(package.Pools(num_slots=2, num_pages=2))
+        ints = torch.zeros(2, dtype=torch.int32)
+        batch = package.ForwardBatch(
+            input_ids=torch.zeros(7, dtype=torch.int64),
+            query_start_loc=torch.zeros(3, dtype=torch.int32),
+            num_computed_tokens=ints,
+            slots=ints,
+            page_table=torch.zeros(2, 1, dtype=torch.int32),
+            max_query_len=4,
+        )
+        assert backend.prepare(batch).positions.shape == (7,)
+
+
+@pytest.mark.parametrize("read", ["item", "tolist", "nonzero"])
+def test_trace_raises_for_each_way_to_wait(read: str) -> None:
+    with FakeTensorMode(), pytest.raises(HOST_SYNC):
+        getattr(torch.zeros(1), read)()
+
+
+def test_trace_raises_for_a_boolean_mask() -> None:
+    with FakeTensorMode(), pytest.raises(HOST_SYNC):
+        torch.zeros(3)[torch.zeros(3, dtype=torch.bool)]
