@@ -1,8 +1,8 @@
-"""Times `lingen build` of one spec and `lingen check --all` as cold processes.
+"""Times `lingen build` and `lingen check` as cold processes, each into an empty folder.
 
     python bench/build.py
 
-Prints medians and writes bench/results/build-DATE.json. Budgets on 2 cores: 0.7 s and 3 s.
+Prints medians and writes bench/results/build-DATE.json. Budgets are for 2 cores.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 LINGEN = str(Path(sys.executable).with_name("lingen"))
 RUNS = 10
-BUDGET_SECONDS = {"build": 0.7, "check": 3.0}
+BUDGET_SECONDS = {"build": 0.7, "build_all": 2.5, "check_all": 3.0}
 
 
 def seconds(*arguments: str) -> float:
@@ -31,15 +31,18 @@ def seconds(*arguments: str) -> float:
 
 
 def main() -> None:
-    times: dict[str, list[float]] = {"build": [], "check": []}
+    times: dict[str, list[float]] = {name: [] for name in BUDGET_SECONDS}
     for _ in range(RUNS):
         with tempfile.TemporaryDirectory() as out:
             times["build"].append(seconds("build", "specs/ling-2.6-1t.yaml", "--out", out))
-        times["check"].append(seconds("check", "--all"))
+        with tempfile.TemporaryDirectory() as out:
+            times["build_all"].append(seconds("build", "--all", "--out", out))
+        times["check_all"].append(seconds("check", "--all"))
     result = {
         "commands": {
             "build": "lingen build specs/ling-2.6-1t.yaml --out DIR",
-            "check": "lingen check --all",
+            "build_all": "lingen build --all --out DIR",
+            "check_all": "lingen check --all",
         },
         "median_seconds": {name: round(statistics.median(t), 3) for name, t in times.items()},
         "max_seconds": {name: round(max(t), 3) for name, t in times.items()},
@@ -52,6 +55,7 @@ def main() -> None:
     print(json.dumps(result, indent=1))
     today = datetime.date.today().isoformat()
     file = ROOT / "bench" / "results" / f"build-{today}.json"
+    file.parent.mkdir(exist_ok=True)
     file.write_text(json.dumps(result, indent=1) + "\n")
     late = [n for n, t in result["median_seconds"].items() if t > BUDGET_SECONDS[n]]
     if late:

@@ -31,6 +31,8 @@ def generate(package, checkpoint: str, prompt: list[int], max_new_tokens: int) -
             num_computed += len(feed)
             token = int(model.compute_logits(hidden[-1:]).argmax())
             new_tokens.append(token)
+            if token == package.model.EOS_TOKEN_ID:
+                break
             feed = [token]
     return new_tokens
 

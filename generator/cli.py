@@ -124,8 +124,13 @@ def verify(
     from lingen.verify import output
     from lingen.verify.verifier import verify_cases
 
-    results = verify_cases(cases, backend=backend, device=device, dtype=dtype)
-    print(output.as_json(results) if as_json else output.as_text(results))
+    results, failures = verify_cases(cases, backend=backend, device=device, dtype=dtype)
+    if results:
+        print(output.as_json(results) if as_json else output.as_text(results))
+    for failure in failures:
+        print(failure, file=sys.stderr)
+    if failures:
+        raise typer.Exit(failures[0].exit_code)
     raise typer.Exit(0 if all(result.passed for result in results) else 1)
 
 
@@ -165,14 +170,73 @@ def explain(
     resolved: Annotated[
         bool, typer.Option("--resolved", help="The merged spec, each value with its file and line.")
     ] = False,
+    svg: Annotated[
+        str | None, typer.Option("--svg", metavar="FILE|-", help="A picture; - prints it.")
+    ] = None,
 ) -> None:
     """Layers, parameters, bytes per token and request, and where each value comes from."""
     from lingen import report
     from lingen.emit.selection import find_specs
     from lingen.spec import load_spec
 
+    if svg is not None and (as_json or resolved):
+        raise LingenError("--svg stands alone\n  fix       leave out --json and --resolved")
     loaded = load_spec(find_specs([spec], False)[0])
+    if svg is not None:
+        from lingen.pictures import draw
+
+        draw(loaded, svg)
+        return
     print(report.explain(loaded, resolved, as_json, _wants_color()), end="")
+
+
+@app.command()
+def diff(
+    a: Annotated[str, typer.Argument(metavar="A", help="A spec file or a shipped spec.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="What it is compared with.")],
+    stat: Annotated[
+        bool, typer.Option("--stat", help="A line per change, and no generated code.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """Compare two models: spec values, what follows from them, generated code; exit 1 if any."""
+    from lingen import diff as model_diff
+
+    found = model_diff.diff_models(a, b)
+    print(model_diff.as_json(found) if as_json else model_diff.as_text(found, stat, _wants_color()))
+    raise typer.Exit(0 if found.is_empty else 1)
+
+
+@app.command()
+def new(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the model.")],
+    extends: Annotated[
+        str | None, typer.Option("--extends", metavar="FAMILY", help="What the spec extends.")
+    ] = None,
+    output: Annotated[
+        str | None,
+        typer.Option("-o", "--output", metavar="FILE|-", help="Not specs/NAME.yaml; - prints it."),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
+) -> None:
+    """Write a commented starter spec: what the family leaves open, ready to be filled in."""
+    from lingen.starter import start_spec
+
+    start_spec(name, extends, output, force)
+
+
+@app.command()
+def trace(
+    place: Annotated[
+        str, typer.Argument(metavar="FILE[:LINE]", help="A generated file, or one line of it.")
+    ],
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """Tell which template line and which spec keys made a line of a generated file."""
+    from lingen.emit import trace as tracing
+
+    found = tracing.trace(place)
+    print(tracing.as_json(found) if as_json else tracing.as_text(found))
 
 
 def main() -> NoReturn:

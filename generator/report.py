@@ -22,12 +22,7 @@ KV_EXAMPLE_TOKENS = 32 * 1024
 DECAY_OFFSET = "attention.lightning.decay.layer_offset"
 
 _STRIP_WIDTH = 71
-_CELLS = {
-    ("lightning", "moe"): "L",
-    ("lightning", "dense"): "l",
-    ("mla", "moe"): "M",
-    ("mla", "dense"): "m",
-}
+_LETTERS = {"lightning": "L", "mla": "M", "gqa": "G"}
 
 
 def explain(spec: ModelSpec, resolved: bool, as_json: bool, color: bool) -> str:
@@ -48,11 +43,12 @@ def layer_strip(ir: ModelIR) -> str:
     A capital has experts, a small letter a dense MLP. Each line starts with the index of its first
     layer and holds whole groups where they fit.
     """
-    cells = [_CELLS[layer.attention, layer.mlp] for layer in ir.plan.layers]
+    letters = [(_LETTERS[layer.attention], layer.mlp) for layer in ir.plan.layers]
+    cells = [letter if mlp == "moe" else letter.lower() for letter, mlp in letters]
     groups = _groups("".join(cells), ir.plan.group_size)
     lines = _lines(groups)
     if ir.mtp:
-        lines[-1] = (lines[-1][0], f"{lines[-1][1]} + M")
+        lines[-1] = (lines[-1][0], f"{lines[-1][1]} + {_LETTERS[ir.plan.full_kind]}")
     digits = len(str(lines[-1][0]))
     strip = [f"{first:>{digits}}  {text}" for first, text in lines]
     return "\n".join([*strip, _legend(ir)])
@@ -60,12 +56,14 @@ def layer_strip(ir: ModelIR) -> str:
 
 def _legend(ir: ModelIR) -> str:
     """What the letters of the strip mean, of those that are in it."""
-    kinds = [(ir.plan.has_lightning, "L lightning"), (ir.plan.has_mla, "M MLA")]
+    full = ir.plan.full_kind
+    names = f"{_LETTERS[full]} {full.upper()}"
+    kinds = [(ir.plan.has_lightning, "L lightning"), (ir.plan.has_full, names)]
     parts = [", ".join(text for is_there, text in kinds if is_there)]
     mlps = [(ir.plan.moe, "capital: experts"), (ir.plan.dense, "small: dense MLP")]
     parts.append(", ".join(text for is_there, text in mlps if is_there))
     if ir.mtp:
-        parts.append("+ M: MTP layer")
+        parts.append(f"+ {_LETTERS[full]}: MTP layer")
     return "; ".join(parts)
 
 
@@ -87,6 +85,18 @@ def _lines(groups: list[str]) -> list[tuple[int, str]]:
             lines.append((first, group))
         first += len(group)
     return lines
+
+
+def derived_facts(ir: ModelIR) -> dict[str, str]:
+    """What follows from a spec, by the labels and in the words of the report; no spec values."""
+    facts = {"layers": ir.plan.description, "layer strip": layer_strip(ir)}
+    section = ""
+    for label, text in (*_parameter_rows(ir), *_cache_rows(ir), *_rotary_rows(ir)):
+        is_part = label.startswith(" ")
+        facts[f"{section}, {label.strip()}" if is_part else label] = text
+        section = section if is_part else label
+    facts["parameters"] = _parameters(ir.parameters.total)
+    return facts
 
 
 def explain_json(ir: ModelIR) -> dict[str, object]:
@@ -203,7 +213,10 @@ def _cache_rows(ir: ModelIR) -> Iterator[tuple[str, str]]:
     yield "state per request", _bytes(state * slots)
     yield "KV per token", _bytes(kv) + (f", {drafts}" if drafts else "")
     yield f"KV at {KV_EXAMPLE_TOKENS:,} tokens", _bytes(kv * KV_EXAMPLE_TOKENS)
-    yield "latent width", str(ir.mla.latent_width) if ir.mla else "none"
+    if ir.gqa:
+        yield "key-value heads", f"{ir.gqa.num_key_value_heads}, each {ir.gqa.head_dim} wide"
+    else:
+        yield "latent width", str(ir.mla.latent_width) if ir.mla else "none"
 
 
 def _bytes(count: int) -> str:
@@ -215,12 +228,18 @@ def _bytes(count: int) -> str:
 
 
 def _attention_rows(ir: ModelIR) -> Iterator[tuple[str, str]]:
+    yield from _rotary_rows(ir)
+    if ir.lightning:
+        place = _place(ir.spec, DECAY_OFFSET)
+        yield "decay layer_offset", f"{ir.lightning.decay.layer_offset} ({place})"
+        yield "lightning backend", ir.lightning.backend
+
+
+def _rotary_rows(ir: ModelIR) -> Iterator[tuple[str, str]]:
     if ir.lightning:
         yield "rotated, lightning", f"{ir.lightning.rotary_dim} of {ir.lightning.head_dim}"
     if ir.mla:
         width = ir.mla.qk_rope_head_dim
         yield "rotated, MLA", f"{width} of {width}"
-    if ir.lightning:
-        place = _place(ir.spec, DECAY_OFFSET)
-        yield "decay layer_offset", f"{ir.lightning.decay.layer_offset} ({place})"
-        yield "lightning backend", ir.lightning.backend
+    if ir.gqa:
+        yield "rotated, GQA", f"{ir.gqa.rotary_dim} of {ir.gqa.head_dim}"

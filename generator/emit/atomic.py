@@ -48,6 +48,7 @@ class _Plan:
     name: str
     folder: Path
     files: Mapping[str, bytes]
+    old: dict[str, bytes | None] = field(default_factory=dict)
     unchanged: list[str] = field(default_factory=list)
     to_write: list[str] = field(default_factory=list)
     to_remove: list[str] = field(default_factory=list)
@@ -78,7 +79,9 @@ def write_packages(
     Raises:
         RefusedOverwrite: a hand edit, someone else's file, or a link is in the way; no package
             was touched.
-        OutputError: the folder cannot be written; nothing changed unless the message says so.
+            Also where a file changed while the build ran: what was replaced is put back.
+        OutputError: the folder cannot be written; what was replaced is put back, and the message
+            says so where that failed too.
     """
     for name, files in packages:
         bad = [path for path in (name, *files) if not is_inside(path) or is_temporary(path)]
@@ -91,7 +94,7 @@ def write_packages(
             if refusals:
                 raise RefusedOverwrite("\n".join([*refusals, "Nothing was written."]))
             _stage(plans)
-            return [result for plan in plans for result in _commit(out_dir, plan)]
+            return _commit_all(out_dir, plans)
     except OSError as error:
         raise _output_error(error, out_dir) from error
 
@@ -128,6 +131,7 @@ def _plan(out_dir: Path, name: str, files: Mapping[str, bytes], force: bool) -> 
         return plan
     for path in sorted({*files, *disk.recorded_paths}):
         found = disk.file(path)
+        plan.old[path] = found.data
         refusal = _why_not_replaced(plan.folder / path, found, files.get(path), force)
         if refusal:
             plan.refusals.append(refusal)
@@ -175,13 +179,53 @@ def _stage(plans: Sequence[_Plan]) -> None:
         raise
 
 
-def _commit(out_dir: Path, plan: _Plan) -> list[FileResult]:
+Replaced = list[tuple[Path, bytes | None]]
+"""Files that a build changed, in order, with what they held before; None: they were not there."""
+
+
+def _commit_all(out_dir: Path, plans: Sequence[_Plan]) -> list[FileResult]:
+    """Commit every package; when one cannot be, put back what was replaced."""
+    replaced: Replaced = []
+    try:
+        return [result for plan in plans for result in _commit(out_dir, plan, replaced)]
+    except (OSError, RefusedOverwrite) as error:
+        try:
+            _put_back(replaced)
+            for plan in plans:
+                _clean(plan.folder)
+        except OSError:
+            done = ", ".join(path.as_posix() for path, _ in replaced)
+            raise OutputError(f"{error}\nalready new: {done}\nRun `lingen build` again.") from error
+        raise
+
+
+def _put_back(replaced: Replaced) -> None:
+    for target, data in reversed(replaced):
+        if data is None:
+            target.unlink(missing_ok=True)
+            continue
+        temporary = _temporary(target, data)
+        _write_new(temporary, data)
+        os.replace(temporary, target)
+
+
+def _refuse_changed(target: Path, planned: bytes | None) -> None:
+    """Someone may have edited the file since the build looked at it."""
+    if (target.read_bytes() if target.is_file() else None) != planned:
+        place = target.as_posix()
+        raise RefusedOverwrite(f"{place}: changed while the build ran\nNothing was written.")
+
+
+def _commit(out_dir: Path, plan: _Plan, replaced: Replaced) -> list[FileResult]:
     """Rename and remove; the manifest last, so that it never owns less than is there."""
     results = []
     folders = {plan.folder, out_dir}
     for path in plan.paths():
         target = plan.folder / path
         status: Literal["written", "unchanged", "removed"] = "unchanged"
+        if path not in plan.unchanged:
+            _refuse_changed(target, plan.old[path])
+            replaced.append((target, plan.old[path]))
         if path in plan.to_remove:
             target.unlink()
             status = "removed"

@@ -12,9 +12,16 @@ from pathlib import Path
 from typing import Literal
 
 from lingen.emit.difference import LINE_ENDINGS_ONLY, compare
-from lingen.emit.disk import IGNORED_FOLDER, DiskFile, DiskPackage, is_temporary, looks_generated
-from lingen.emit.header import read_header
+from lingen.emit.disk import (
+    IGNORED_FOLDER,
+    DiskFile,
+    DiskPackage,
+    is_temporary,
+    looks_generated,
+    read_stamp,
+)
 from lingen.emit.manifest import MANIFEST, read_manifest
+from lingen.emit.sidecar import TRACE
 
 Kind = Literal["changed", "missing", "orphan", "edited"]
 
@@ -100,10 +107,10 @@ def _edit(name: str, found: DiskFile) -> str:
     if not found.is_owned:
         return "not written by lingen"
     data = found.data or b""
-    stamp = read_manifest(data) if name == MANIFEST else read_header(data)
+    stamp = read_manifest(data) if name == MANIFEST else read_stamp(name, data)
     if stamp is None:
         return "edited by hand"
-    place = "recorded" if name == MANIFEST else "in header"
+    place = "recorded" if name in (MANIFEST, TRACE) else "in header"
     return f"edited by hand (content hash {stamp.content} {place}, {stamp.found} found)"
 
 

@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from lingen.emit.header import is_pristine, lf, read_header
+from lingen.emit.header import Header, lf, read_header
 from lingen.emit.manifest import MANIFEST, RecordedManifest, read_manifest
+from lingen.emit.sidecar import TRACE, TRACE_INDENT
+from lingen.emit.stamp import Stamped, read_stamped
 
 TEMPORARY_SUFFIX = ".lingen-tmp"
 IGNORED_FOLDER = "__pycache__"
@@ -66,10 +68,11 @@ class DiskPackage:
         if path == MANIFEST:
             return self._manifest_file(data)
         recorded = hashlib.sha256(lf(data)).hexdigest() in self._pristine_hashes(path)
+        stamp = read_stamp(path, data)
         return DiskFile(
             data,
-            is_owned=recorded or path in self.recorded_paths or read_header(data) is not None,
-            is_pristine=recorded or is_pristine(data),
+            is_owned=recorded or path in self.recorded_paths or stamp is not None,
+            is_pristine=recorded or (stamp is not None and stamp.is_true),
         )
 
     @cached_property
@@ -112,6 +115,11 @@ class DiskPackage:
         files = [self.folder / name for name in names]
         found = [read_manifest(f.read_bytes()) for f in files if stat.S_ISREG(_mode(f) or 0)]
         return tuple(manifest for manifest in found if manifest is not None)
+
+
+def read_stamp(path: str, data: bytes) -> Header | Stamped | None:
+    """What a module or the trace says about itself, which shows that lingen wrote it."""
+    return read_stamped(data, TRACE_INDENT) if path == TRACE else read_header(data)
 
 
 def temporary_name(name: str, data: bytes) -> str:

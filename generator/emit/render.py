@@ -1,4 +1,4 @@
-"""IR to files: templates, formatting, header and manifest, all in memory.
+"""IR to files: templates, formatting, header, trace and manifest, all in memory.
 
 Pure: the same IR, target and templates give the same bytes, and no output folder is touched.
 """
@@ -9,11 +9,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from lingen.emit.alignment import LineOrigin, align
 from lingen.emit.formatter import Unformattable, format_sources
 from lingen.emit.header import can_hold_header, with_header
 from lingen.emit.manifest import MANIFEST, FileOrigin, make_manifest
+from lingen.emit.recording import Piece
+from lingen.emit.sidecar import TRACE, KeysOf, make_sidecar
 from lingen.emit.templates import ReadTemplate, RenderError, TemplateSet, shipped_template
 from lingen.errors import LingenError
+from lingen.ir.provenance import spec_keys
 from lingen.targets import Target, target_named
 
 Files = dict[str, bytes]
@@ -26,24 +30,32 @@ class _Draft:
 
     path: str
     text: str
+    pieces: list[Piece]
     template: str
     templates: tuple[str, ...]
 
 
-def render(ir: Any, target: Target | str, read: ReadTemplate = shipped_template) -> Files:
-    """All files of one package, `manifest.json` included.
+def render(
+    ir: Any,
+    target: Target | str,
+    read: ReadTemplate = shipped_template,
+    keys_of: KeysOf = spec_keys,
+) -> Files:
+    """All files of one package, `trace.json` and `manifest.json` included.
 
     Raises RenderError for a template that fails or makes invalid Python, EnvironmentLacks without
     the pinned formatter.
     """
-    [result] = render_all([(ir, target)], read)
+    [result] = render_all([(ir, target)], read, keys_of)
     if isinstance(result, LingenError):
         raise result
     return result
 
 
 def render_all(
-    jobs: Sequence[tuple[Any, Target | str]], read: ReadTemplate = shipped_template
+    jobs: Sequence[tuple[Any, Target | str]],
+    read: ReadTemplate = shipped_template,
+    keys_of: KeysOf = spec_keys,
 ) -> list[Files | LingenError]:
     """The files of each (IR, target), in order, or the error that kept one from being made.
 
@@ -59,7 +71,7 @@ def render_all(
             results.append(made)
             continue
         texts = [next(formatted) if _is_python(draft) else draft.text for draft in made]
-        results.append(_finished_or_error(ir, _resolved(target), made, texts))
+        results.append(_finished_or_error(ir, _resolved(target), made, texts, keys_of))
     return results
 
 
@@ -76,8 +88,9 @@ def _drafts_or_error(ir: Any, target: Target, templates: TemplateSet) -> list[_D
     try:
         drafts = []
         for file in sorted(target.files_for(ir), key=lambda file: file.path):
-            text, parts = templates.render(file.template, ir=ir)
-            draft = _Draft(file.path, text, f"templates/{file.template}", parts)
+            made = templates.render(file.template, ir, file.condition)
+            name = f"templates/{file.template}"
+            draft = _Draft(file.path, made.text, made.pieces, name, made.templates)
             _refuse_invalid(package, draft)
             drafts.append(draft)
         return drafts
@@ -86,16 +99,24 @@ def _drafts_or_error(ir: Any, target: Target, templates: TemplateSet) -> list[_D
 
 
 def _finished_or_error(
-    ir: Any, target: Target, drafts: list[_Draft], texts: Iterable[str | Unformattable]
+    ir: Any,
+    target: Target,
+    drafts: list[_Draft],
+    texts: Iterable[str | Unformattable],
+    keys_of: KeysOf,
 ) -> Files | LingenError:
     files: Files = {}
+    lines: dict[str, list[LineOrigin | None]] = {}
     for draft, text in zip(drafts, texts, strict=True):
         if isinstance(text, Unformattable):
             return _invalid(target.package_name(ir), draft, text.line, text.reason)
         body = text.encode()
         has_header = can_hold_header(draft.path)
         files[draft.path] = with_header(body, ir.spec.header_name) if has_header else body
+        lines[draft.path] = [*([None] if has_header else []), *align(draft.pieces, text)]
+    files[TRACE] = make_sidecar(ir.spec, lines, files, keys_of)
     origins = [FileOrigin(d.path, files[d.path], d.templates) for d in drafts]
+    origins.append(FileOrigin(TRACE, files[TRACE], ()))
     files[MANIFEST] = make_manifest(ir, target.name, origins)
     return dict(sorted(files.items()))
 

@@ -61,6 +61,8 @@ def _spec_or_reason(name: str) -> Path | str:
         return path
     if path.is_dir():
         return f"{name}: a folder\n  expected  a spec file, or --all"
+    if path.exists():
+        return path  # reading it says what it is
     shipped = shipped_folder() / f"{name}.yaml"
     if "/" not in name and shipped.is_file():
         return shipped
@@ -73,5 +75,6 @@ def _nearest(path: Path) -> str:
     beside = {other.stem: other.as_posix() for other in sorted(path.parent.glob("*.yaml"))}
     shipped = {other.stem: other.stem for other in sorted(shipped_folder().glob("*.yaml"))}
     spellings = shipped | beside
-    close = difflib.get_close_matches(path.stem, spellings, n=1, cutoff=0.7)
+    stem = path.name.removesuffix(".yaml")
+    close = difflib.get_close_matches(stem, spellings, n=1, cutoff=0.7)
     return f"\n  fix       {spellings[close[0]]}" if close else ""

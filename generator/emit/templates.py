@@ -1,17 +1,20 @@
 """The Jinja environment: strict, deterministic, and errors that name template, line and variable.
 
-Knows nothing of the IR, of formatting or of disks other than the shipped templates.
+Templates are instrumented, so that a rendering tells where each piece of its text comes from. Knows
+nothing of the IR, of formatting or of disks other than the shipped templates.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from types import TracebackType
+from collections.abc import Callable, MutableMapping
+from dataclasses import dataclass
+from types import CodeType, TracebackType
 from typing import Any
 
 import jinja2
-from jinja2.bccache import Bucket
 from lingen.emit.filters import FILTERS, printable
+from lingen.emit.instrument import instrumented
+from lingen.emit.recording import Piece, Recorder, unwatched
 from lingen.errors import LingenError
 
 ReadTemplate = Callable[[str], str]
@@ -38,8 +41,18 @@ def shipped_template(name: str) -> str:
         raise KeyError(name) from error
 
 
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """A text, the same text as pieces with their origins, and the sorted paths (`templates/…`) of
+    all templates that were loaded for it."""
+
+    text: str
+    pieces: list[Piece]
+    templates: tuple[str, ...]
+
+
 class TemplateSet:
-    """Renders templates by name and says which templates took part.
+    """Renders templates by name and says which templates took part, and where.
 
     Each rendering gets its own environment, so that the record of loads is complete whatever was
     rendered before; compiled code is shared, so a process compiles a template once.
@@ -49,17 +62,25 @@ class TemplateSet:
         self._read = read
         self._sources: dict[str, str] = {}
 
-    def render(self, name: str, **context: Any) -> tuple[str, tuple[str, ...]]:
-        """The text of template `name`, and the sorted paths (`templates/…`) of all it loaded."""
+    def render(
+        self, name: str, ir: Any, condition: Callable[[Any], object] | None = None
+    ) -> Rendered:
+        """Template `name` with `ir` in its context. `condition`: what decided that it is rendered
+        at all; whatever it reads from the IR counts for every piece."""
+        recorder = Recorder()
+        watched = recorder.watch(ir)
+        if condition is not None:
+            condition(watched)
         loader = _RecordingLoader(self._source)
-        environment = _environment(loader, _COMPILED)
+        environment = _environment(loader, recorder)
         try:
-            text = environment.get_template(name).render(**context)
+            marked = environment.get_template(name).render(ir=watched)
         except (LingenError, AssertionError):
             raise
         except Exception as error:
             raise _explained(error, name) from error
-        return text, tuple(sorted(_FOLDER + loaded for loaded in loader.loaded))
+        text, pieces = recorder.pieces(marked, _NAMES)
+        return Rendered(text, pieces, tuple(sorted(_FOLDER + loaded for loaded in loader.loaded)))
 
     def _source(self, name: str) -> str:
         if name not in self._sources:
@@ -72,37 +93,54 @@ class _RecordingLoader(jinja2.BaseLoader):
         self._source = source
         self.loaded: set[str] = set()
 
-    def get_source(
-        self, environment: jinja2.Environment, template: str
-    ) -> tuple[str, str, Callable[[], bool]]:
+    def load(
+        self,
+        environment: jinja2.Environment,
+        name: str,
+        globals: MutableMapping[str, Any] | None = None,
+    ) -> jinja2.Template:
         try:
-            source = self._source(template)
+            source = self._source(name)
         except KeyError as error:
-            raise jinja2.TemplateNotFound(template) from error
-        self.loaded.add(template)
-        return source, _FOLDER + template, lambda: True
+            raise jinja2.TemplateNotFound(name) from error
+        self.loaded.add(name)
+        if (name, source) not in _COMPILED:
+            _COMPILED[name, source] = _compiled(environment, name, source)
+        code = _COMPILED[name, source]
+        return environment.template_class.from_code(environment, code, globals or {})
 
 
-class _CompiledInMemory(jinja2.BytecodeCache):
-    """Compiled templates by name and checksum of the source, so that sharing them is safe."""
+_COMPILED: dict[tuple[str, str], CodeType] = {}
+"""Compiled templates by name and source, so that sharing them is safe."""
 
-    def __init__(self) -> None:
-        self._codes: dict[tuple[str, str], Any] = {}
-
-    def load_bytecode(self, bucket: Bucket) -> None:
-        bucket.code = self._codes.get((bucket.key, bucket.checksum))
-
-    def dump_bytecode(self, bucket: Bucket) -> None:
-        self._codes[bucket.key, bucket.checksum] = bucket.code
+_NAMES: list[str] = []
+"""Names of the compiled templates; their marks hold the index."""
 
 
-_COMPILED = _CompiledInMemory()
+def _compiled(environment: jinja2.Environment, name: str, source: str) -> CodeType:
+    filename = _FOLDER + name
+    tree = environment.parse(source, name, filename)
+    _NAMES.append(name)
+    return environment.compile(instrumented(tree, len(_NAMES) - 1), name, filename)
 
 
-def _environment(loader: jinja2.BaseLoader, compiled: jinja2.BytecodeCache) -> jinja2.Environment:
-    environment = jinja2.Environment(
+class _MarkingEnvironment(jinja2.Environment):
+    """What instrumented templates take marks from. A property: a call would cost more."""
+
+    recorder: Recorder
+
+    mark_begin = property(lambda self: self.recorder.mark("{"))
+    mark_printed = property(lambda self: self.recorder.mark("?"))
+    mark_added = property(lambda self: self.recorder.mark("+"))
+    mark_dropped = property(lambda self: self.recorder.mark("-"))
+
+    def mark_turn(self, *targets: object) -> str:
+        return self.recorder.mark_turn(*targets)
+
+
+def _environment(loader: jinja2.BaseLoader, recorder: Recorder) -> jinja2.Environment:
+    environment = _MarkingEnvironment(
         loader=loader,
-        bytecode_cache=compiled,
         undefined=jinja2.StrictUndefined,
         finalize=printable,
         autoescape=False,
@@ -114,8 +152,13 @@ def _environment(loader: jinja2.BaseLoader, compiled: jinja2.BytecodeCache) -> j
     # Same input, same bytes: nothing random is within a template's reach.
     environment.globals = {name: environment.globals[name] for name in _GLOBALS}
     del environment.filters["random"]
-    environment.filters.update(FILTERS)
+    environment.filters.update({name: _of_plain(filter_) for name, filter_ in FILTERS.items()})
+    environment.recorder = recorder
     return environment
+
+
+def _of_plain(filter_: Callable[[Any], str]) -> Callable[[Any], str]:
+    return lambda value: filter_(unwatched(value))
 
 
 def _explained(error: Exception, top: str) -> RenderError:

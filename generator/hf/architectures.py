@@ -6,20 +6,18 @@
 from __future__ import annotations
 
 from lingen.errors import LingenError, Position, Problem, SpecError
+from lingen.hf.rows import Generation
+from lingen.hf.table import GENERATIONS
 from lingen.spec.names import nearest_names
 from lingen.spec.nodes import Entry, ListNode, MappingNode, ScalarNode, described, escaped
 
-SUPPORTED = {"BailingMoeV2_5ForCausalLM": "bailing_hybrid"}
 _KDA = "KDA attention"
-_GQA = "GQA attention"
 NOT_YET = {
     "BailingMoeV3ForCausalLM": _KDA,
     "BailingMoeV3VLForConditionalGeneration": _KDA,
     "BailingHybridForCausalLM": _KDA,
-    "BailingMoeLinearV2ForCausalLM": f"lightning and {_GQA}",
-    "BailingMoeV2ForCausalLM": _GQA,
-    "BailingMoeForCausalLM": _GQA,
 }
+_ENDING = "ForCausalLM"
 KDA_KEY = "short_conv_kernel_size"
 
 
@@ -27,8 +25,8 @@ class UnsupportedArchitecture(LingenError):
     """A model that lingen knows but cannot generate yet. One line."""
 
 
-def check_architecture(config: MappingNode, display: str) -> None:
-    """Return if the config is of a supported architecture with the model_type that goes with it.
+def generation_of(config: MappingNode, display: str) -> Generation:
+    """The generation that `architectures` names, if `model_type` goes with it.
 
     Raises:
         UnsupportedArchitecture: recognised, but not supported yet.
@@ -39,11 +37,10 @@ def check_architecture(config: MappingNode, display: str) -> None:
         raise UnsupportedArchitecture(
             f"{place}: architectures: {name} ({NOT_YET[name]}) is not supported yet"
         )
-    if name not in SUPPORTED:
-        known = ", ".join(SUPPORTED)
-        near = nearest_names(name, [*SUPPORTED, *NOT_YET])
-        fix = near[0] if near and near[0] in SUPPORTED else None
-        problem = Problem(place, "architectures", "unknown architecture", escaped(name), known, fix)
+    if name not in GENERATIONS:
+        known = ", ".join(GENERATIONS)
+        message, fix = "unknown architecture", _nearest(name)
+        problem = Problem(place, "architectures", message, escaped(name), known, fix)
         raise SpecError([problem])
     kernel = config.entries.get(KDA_KEY)
     if kernel and not _is_null(kernel):
@@ -51,11 +48,20 @@ def check_architecture(config: MappingNode, display: str) -> None:
             f"{kernel.position}: {KDA_KEY}: KDA attention is not supported yet,"
             f" and {name} (line {place.line}) has none"
         )
-    _check_model_type(config, name, place, display)
+    _check_model_type(config, GENERATIONS[name], place, display)
+    return GENERATIONS[name]
+
+
+def _nearest(name: str) -> str | None:
+    """The generation that was meant. Names are compared without the ending that all share."""
+    by_stem = {known.removesuffix(_ENDING): known for known in (*GENERATIONS, *NOT_YET)}
+    stem = name[: -len(_ENDING)] if name.lower().endswith(_ENDING.lower()) else name
+    near = [by_stem[found] for found in nearest_names(stem, by_stem)]
+    return near[0] if near and near[0] in GENERATIONS else None
 
 
 def _architecture(config: MappingNode, display: str) -> tuple[str, Position]:
-    expected = f"a list of one name: {', '.join(SUPPORTED)}"
+    expected = f"a list of one name: {', '.join(GENERATIONS)}"
     entry = config.entries.get("architectures")
     if entry is None or _is_null(entry):
         place = entry.position if entry else Position(display, 1, 1)
@@ -71,14 +77,17 @@ def _architecture(config: MappingNode, display: str) -> tuple[str, Position]:
     )
 
 
-def _check_model_type(config: MappingNode, name: str, place: Position, display: str) -> None:
-    expected = f"{SUPPORTED[name]}, which goes with {name} (line {place.line})"
+def _check_model_type(
+    config: MappingNode, generation: Generation, place: Position, display: str
+) -> None:
+    model_type = generation.model_type
+    expected = f"{model_type}, which goes with {generation.architecture} (line {place.line})"
     entry = config.entries.get("model_type")
     if entry is None:
         problem = Problem(Position(display, 1, 1), "model_type", "missing", None, expected)
         raise SpecError([problem])
     node = entry.node
-    if not isinstance(node, ScalarNode) or node.value != SUPPORTED[name]:
+    if not isinstance(node, ScalarNode) or node.value != model_type:
         message = "contradicts architectures"
         raise SpecError([Problem(node.position, "model_type", message, described(node), expected)])
 

@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lingen.errors import LingenError, Position, Problem, SpecError
-from lingen.hf.architectures import check_architecture
+from lingen.hf.architectures import generation_of
 from lingen.hf.json_text import parse_json, read_json
-from lingen.hf.reading import Reading, read_config, set_leaf
+from lingen.hf.reader import read_config
+from lingen.hf.reading import Reading, set_leaf
 from lingen.hf.sizes import derived_values
 from lingen.hf.spec_text import DECAY_OFFSET, spec_text
 from lingen.spec import ModelSpec, load_spec_text
@@ -29,7 +30,6 @@ from lingen.spec.rules_model import nearest_name, why_not_name
 from lingen.spec.schema import check_tree
 from lingen.spec.source import shown_path
 
-DEFAULT_FAMILY = "families/bailing-moe-v2.5"
 NAME = "model.name"
 _NAME_OPTION = Position("--name", 1, 1)
 _EXTENDS_OPTION = Position("--extends", 1, 1)
@@ -66,7 +66,7 @@ def import_config(
     Args:
         path: the file; messages show it as given.
         name: of the model; else the file's stem, or its folder's name for `config.json`.
-        extends: the family, else DEFAULT_FAMILY.
+        extends: the family, else that of the architecture.
         overrides: KEY=VALUE texts of spec keys, applied last.
         spec_path: where the spec will stand: parents are looked up beside it. Without it only specs
             that come with lingen can be extended, and the spec's file is `specs/NAME.yaml`.
@@ -113,11 +113,11 @@ def _import(
     overrides: Sequence[str],
     spec_path: str | os.PathLike[str] | None,
 ) -> Imported:
-    check_architecture(config, display)
-    extends = DEFAULT_FAMILY if extends is None else extends
+    generation = generation_of(config, display)
+    extends = generation.family if extends is None else extends
     chain = _chain(extends, spec_path)
     settings, problems = parse_overrides(overrides)
-    reading = read_config(config, display, {key for key, _ in leaves(settings)})
+    reading = read_config(config, display, generation, dict(leaves(settings)))
     problems += [*chain.problems, *check_tree(settings), *reading.problems]
     problems += _name_problems(name, settings, reading)
     _raise_if_any(problems)

@@ -6,7 +6,7 @@ Knows nothing of which keys there are: `lingen.hf.table` has them.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 Values = Mapping[str, object]
 
@@ -35,11 +35,14 @@ def same(value: object) -> object:
 class Used:
     """The value becomes that of `spec_key`. `convert` may raise Refused or NotUsed.
 
-    Rows of one spec key are spellings of one fact: all that are present must agree.
+    Rows of one spec key are spellings of one fact: all that are present must agree. An object that
+    `convert` returns becomes a section; `completion` says, key by key, what it means that the
+    config's object does not state one.
     """
 
     spec_key: str
     convert: Callable[[object], object] = same
+    completion: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +65,16 @@ class Agrees:
     """The value repeats what other keys say.
 
     `expected` gets the values of `spec_keys` and returns what is accepted. Where the config has not
-    all of them there is nothing to compare: that is reported on its own.
+    all of them there is nothing to compare: that is reported on its own. With `gives`, the last of
+    `spec_keys` follows from the value where the config does not state it: `gives` gets the value
+    and the others.
     """
 
     spec_keys: tuple[str, ...]
     expected: Callable[..., tuple[object, ...]]
     words: str
     reason: str
+    gives: Callable[..., object] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +93,29 @@ Row = Used | Ignored | Only | Agrees | Nested
 class Absent:
     """What it means that no spelling of a spec key is in the config.
 
-    value: what the spec says then, or `copy_of`: the spec key whose value it takes; with neither
-        the family decides.
+    value: what the spec says then, or `compute`: its function of the values of `spec_keys`.
+        `from_family`: the family decides.
     is_null: whether null means the same as absence.
     """
 
     note: str
     value: object = None
-    copy_of: str | None = None
+    spec_keys: tuple[str, ...] = ()
+    compute: Callable[..., object] = same
     from_family: bool = False
     is_null: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """Models of one name under `architectures`.
+
+    table: every key of their config.json. absences: spec keys that the config need not state; every
+    other spec key that a row uses must be there.
+    """
+
+    architecture: str
+    model_type: str
+    family: str
+    table: Mapping[str, Row]
+    absences: Mapping[str, Absent]

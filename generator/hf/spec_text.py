@@ -41,14 +41,14 @@ def _put(tree: dict[str, object], key: str, value: object) -> None:
 def _header(merged: MappingNode, extends: str, settings: MappingNode) -> str:
     values = {key: plain(node) for key, node in leaves(merged)}
     architecture = values["model.architectures"][0]
+    opening = f"# Imported from a config.json of {escaped(architecture)}.\n"
+    if DECAY_OFFSET not in values:
+        return f"{opening}\n"
     offset = flow(values[DECAY_OFFSET])
     if DECAY_OFFSET in dict(leaves(settings)):
         decay = f"{offset} was set by hand on import."
     else:
         decay = f"{escaped(extends)} says {offset}."
     return (
-        f"# Imported from a config.json of {escaped(architecture)}.\n"
-        f"# It is silent on {DECAY_OFFSET}, on which\n"
-        f"# public code disagrees: {decay}\n"
-        "\n"
+        f"{opening}# It is silent on {DECAY_OFFSET}, on which\n# public code disagrees: {decay}\n\n"
     )

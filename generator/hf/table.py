@@ -1,4 +1,4 @@
-"""Every key of a config.json of the Bailing V2.5 family, and what becomes of it.
+"""Every key of a published config.json, per generation, and what becomes of it.
 
 Data only. A key that is not here is refused.
 """
@@ -7,7 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from lingen.hf.rows import Absent, Agrees, Ignored, Nested, NotUsed, Only, Refused, Row, Used
+from lingen.hf.rope import YARN_COMPLETION, rope_scaling, rope_type
+from lingen.hf.rows import (
+    Absent,
+    Agrees,
+    Generation,
+    Ignored,
+    Nested,
+    NotUsed,
+    Only,
+    Refused,
+    Row,
+    Used,
+)
 
 _ROUTER_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
@@ -19,6 +31,12 @@ def _router_dtype(value: object) -> object:
 def _expert_bias(value: object) -> object:
     if value is False:
         raise NotUsed("false, but the reference ignores it: the bias is always on")
+    return value
+
+
+def _sigmoid(value: object) -> object:
+    if value != "sigmoid":
+        raise Refused("not supported", "sigmoid: this generation's router knows no other scores")
     return value
 
 
@@ -34,37 +52,36 @@ def _one_token(value: object) -> object:
     )
 
 
-def _rope_type(value: object) -> object:
-    if value != "default":
-        raise Refused(
-            "scaled rotary frequencies (YaRN and others) are not supported yet", "default"
-        )
-    return None
-
-
-def _rope_scaling(value: object) -> object:
-    """null, or an object that names the default type and nothing else."""
-    if value is None:
-        return None
-    if isinstance(value, dict) and value in ({"rope_type": "default"}, {"type": "default"}):
-        return None
-    raise Refused(
-        "scaled rotary frequencies (YaRN and others) are not supported yet",
-        'null, or {"rope_type": "default"}',
-    )
-
-
 def _rotary_dim(head_dim: int, partial_rotary_factor: float) -> tuple[object, ...]:
     return (int(head_dim * partial_rotary_factor),)
 
 
+_FROM_TENSORS = "the loader reads from each tensor how it is stored"
 _AT_INFERENCE = "inference drops nothing out"
 _TRAINING = "only for training"
 _LIBRARY = "a matter of the transformers library"
 _V3_OFF = "a switch of later generations, off"
 _V1_OFF = "a switch of earlier generations, off"
 
-TABLE: Mapping[str, Row] = {
+
+def _rotary_factor(rotary_dim: object, head_dim: object) -> object:
+    """The factor that rotates that many dimensions, where only their number is stated."""
+    is_width = type(rotary_dim) is int and type(head_dim) is int and 0 < rotary_dim <= head_dim
+    if not is_width or int(head_dim * (rotary_dim / head_dim)) != rotary_dim:
+        raise Refused("not a number of dimensions of a head", f"an integer up to {head_dim}")
+    return rotary_dim / head_dim
+
+
+def _head_dim(hidden_size: int, num_attention_heads: int) -> int:
+    return hidden_size // num_attention_heads
+
+
+_ROPE_PARAMETERS: Mapping[str, Row] = {
+    "rope_theta": Used("model.rope_theta"),
+    "rope_type": Used("model.rope_scaling", rope_type),
+    "type": Used("model.rope_scaling", rope_type),
+}
+_COMMON: Mapping[str, Row] = {
     "architectures": Used("model.architectures"),
     "model_type": Used("model.model_type"),
     "vocab_size": Used("model.vocab_size"),
@@ -74,15 +91,7 @@ TABLE: Mapping[str, Row] = {
     "hidden_act": Used("model.hidden_act"),
     "rms_norm_eps": Used("model.rms_norm_eps"),
     "rope_theta": Used("model.rope_theta"),
-    "rope_scaling": Used("model.rope_scaling", _rope_scaling),
-    "rope_parameters": Nested(
-        {
-            "rope_theta": Used("model.rope_theta"),
-            "rope_type": Used("model.rope_scaling", _rope_type),
-            "type": Used("model.rope_scaling", _rope_type),
-            "partial_rotary_factor": Used("attention.lightning.partial_rotary_factor"),
-        }
-    ),
+    "rope_scaling": Used("model.rope_scaling", rope_scaling, YARN_COMPLETION),
     "max_position_embeddings": Used("model.max_position_embeddings"),
     "tie_word_embeddings": Used("model.tie_word_embeddings"),
     "use_bias": Used("model.use_bias"),
@@ -91,18 +100,6 @@ TABLE: Mapping[str, Row] = {
     "dtype": Used("model.torch_dtype"),
     "pad_token_id": Used("model.pad_token_id"),
     "eos_token_id": Used("model.eos_token_id", _one_token),
-    "layer_group_size": Used("attention.pattern.layer_group_size"),
-    "head_dim": Used("attention.lightning.head_dim"),
-    "partial_rotary_factor": Used("attention.lightning.partial_rotary_factor"),
-    "use_qk_norm": Used("attention.lightning.use_qk_norm"),
-    "group_norm_size": Used("attention.lightning.group_norm_size"),
-    "linear_silu": Used("attention.lightning.linear_silu"),
-    "q_lora_rank": Used("attention.mla.q_lora_rank"),
-    "kv_lora_rank": Used("attention.mla.kv_lora_rank"),
-    "qk_nope_head_dim": Used("attention.mla.qk_nope_head_dim"),
-    "qk_rope_head_dim": Used("attention.mla.qk_rope_head_dim"),
-    "v_head_dim": Used("attention.mla.v_head_dim"),
-    "rope_interleave": Used("attention.mla.rope_interleave"),
     "intermediate_size": Used("mlp.intermediate_size"),
     "first_k_dense_replace": Used("mlp.first_k_dense_replace"),
     "num_experts": Used("moe.num_experts"),
@@ -110,38 +107,14 @@ TABLE: Mapping[str, Row] = {
     "num_shared_experts": Used("moe.num_shared_experts"),
     "moe_intermediate_size": Used("moe.moe_intermediate_size"),
     "moe_shared_expert_intermediate_size": Used("moe.moe_shared_expert_intermediate_size"),
-    "n_group": Used("moe.n_group"),
-    "topk_group": Used("moe.topk_group"),
-    "routed_scaling_factor": Used("moe.routed_scaling_factor"),
-    "score_function": Used("moe.score_function"),
-    "scoring_func": Used("moe.score_function"),
-    "moe_router_enable_expert_bias": Used("moe.expert_bias", _expert_bias),
-    "router_dtype": Used("moe.router_dtype", _router_dtype),
-    "num_nextn_predict_layers": Used("mtp.num_nextn_predict_layers"),
-    "norm_topk_prob": Ignored("the reference always normalises the weights of the chosen experts"),
-    "topk_method": Only(("noaux_tc",), "the one way to choose experts"),
-    "num_key_value_heads": Ignored("lightning and MLA layers have no key heads of their own"),
-    "num_kv_heads_for_linear_attn": Agrees(
-        ("model.num_attention_heads",),
-        lambda heads: (heads, 0),
-        "num_attention_heads, or 0",
-        "lightning layers have as many key heads as query heads",
-    ),
-    "qk_head_dim": Agrees(
-        ("attention.mla.qk_nope_head_dim", "attention.mla.qk_rope_head_dim"),
-        lambda nope, rope: (nope + rope,),
-        "qk_nope_head_dim + qk_rope_head_dim",
-        "the sum of qk_nope_head_dim and qk_rope_head_dim",
-    ),
-    "rotary_dim": Agrees(
-        ("attention.lightning.head_dim", "attention.lightning.partial_rotary_factor"),
-        _rotary_dim,
-        "int(head_dim * partial_rotary_factor)",
-        "head_dim and partial_rotary_factor say it",
-    ),
     "quantization_config": Nested(
-        {"weight_block_size": Used("quantization.weight_block_size")},
-        rest=Ignored("the loader reads from each tensor how it is stored"),
+        {
+            "weight_block_size": Used("quantization.weight_block_size"),
+            "quant_method": Only(("fp8", "compressed-tensors"), _FROM_TENSORS),
+            "fmt": Only(("e4m3",), _FROM_TENSORS),
+            "format": Only(("float-quantized", "naive-quantized"), _FROM_TENSORS),
+        },
+        rest=Ignored(_FROM_TENSORS),
     ),
     "attention_dropout": Ignored(_AT_INFERENCE),
     "embedding_dropout": Ignored(_AT_INFERENCE),
@@ -163,7 +136,6 @@ TABLE: Mapping[str, Row] = {
     "sliding_window": Only((None,), "attention sees all tokens"),
     "use_rmsnorm": Only((True,), "every norm is an RMS norm"),
     "attention_bias": Only((False,), "use_qkv_bias and use_bias decide"),
-    "norm_head": Only((False,), _V1_OFF),
     "norm_softmax": Only((False,), _V1_OFF),
     "short_conv_kernel_size": Only((None,), _V3_OFF),
     "expert_swiglu_limit_list": Only((None,), _V3_OFF),
@@ -175,19 +147,145 @@ TABLE: Mapping[str, Row] = {
     "scale_router_input": Only((False, None), _V3_OFF),
     "gated_attention_proj_granularity_type": Only((None,), _V3_OFF),
 }
-
-# Every other spec key that a row uses must be in the config.
-ABSENCES: Mapping[str, Absent] = {
-    "attention.mla.q_lora_rank": Absent("a single query product without compression"),
+_COMMON_ABSENCES: Mapping[str, Absent] = {
     "model.rope_scaling": Absent("rotary frequencies are not scaled"),
-    "mtp.num_nextn_predict_layers": Absent("no MTP layer", value=0, is_null=True),
     "moe.moe_shared_expert_intermediate_size": Absent(
         "a shared expert is as wide as a routed one, as in the reference",
-        copy_of="moe.moe_intermediate_size",
+        spec_keys=("moe.moe_intermediate_size",),
         is_null=True,
     ),
+    "quantization.weight_block_size": Absent("the family decides", from_family=True, is_null=True),
+}
+
+# From the second generation on: sigmoid scores in groups, and MTP layers.
+_SIGMOID_ROUTER: Mapping[str, Row] = {
+    "n_group": Used("moe.n_group"),
+    "topk_group": Used("moe.topk_group"),
+    "routed_scaling_factor": Used("moe.routed_scaling_factor"),
+    "score_function": Used("moe.score_function", _sigmoid),
+    "scoring_func": Used("moe.score_function", _sigmoid),
+    "moe_router_enable_expert_bias": Used("moe.expert_bias", _expert_bias),
+    "router_dtype": Used("moe.router_dtype", _router_dtype),
+    "norm_topk_prob": Ignored("the reference always normalises the weights of the chosen experts"),
+    "topk_method": Only(("noaux_tc",), "the one way to choose experts"),
+    "num_nextn_predict_layers": Used("mtp.num_nextn_predict_layers"),
+    "norm_head": Only((False,), _V1_OFF),
+}
+_SIGMOID_ABSENCES: Mapping[str, Absent] = {
+    "mtp.num_nextn_predict_layers": Absent("no MTP layer", value=0, is_null=True),
     "moe.score_function": Absent("the family decides", from_family=True),
     "moe.expert_bias": Absent("the family decides", from_family=True),
     "moe.router_dtype": Absent("the family decides", from_family=True),
-    "quantization.weight_block_size": Absent("the family decides", from_family=True, is_null=True),
+}
+
+
+def _heads(section: str) -> dict[str, Row]:
+    """Keys of heads that are normed and rotated by halves."""
+    head_dim, factor = f"{section}.head_dim", f"{section}.partial_rotary_factor"
+    return {
+        "head_dim": Used(head_dim),
+        "partial_rotary_factor": Used(factor),
+        "use_qk_norm": Used(f"{section}.use_qk_norm"),
+        "rotary_dim": Agrees(
+            (head_dim, factor),
+            _rotary_dim,
+            "int(head_dim * partial_rotary_factor)",
+            "head_dim and partial_rotary_factor say it",
+            gives=_rotary_factor,
+        ),
+        "rope_parameters": Nested({**_ROPE_PARAMETERS, "partial_rotary_factor": Used(factor)}),
+    }
+
+
+_LIGHTNING: Mapping[str, Row] = {
+    **_heads("attention.lightning"),
+    "layer_group_size": Used("attention.pattern.layer_group_size"),
+    "group_norm_size": Used("attention.lightning.group_norm_size"),
+    "linear_silu": Used("attention.lightning.linear_silu"),
+    "num_kv_heads_for_linear_attn": Agrees(
+        ("model.num_attention_heads",),
+        lambda heads: (heads, 0),
+        "num_attention_heads, or 0",
+        "lightning layers have as many key heads as query heads",
+    ),
+}
+_MLA: Mapping[str, Row] = {
+    "q_lora_rank": Used("attention.mla.q_lora_rank"),
+    "kv_lora_rank": Used("attention.mla.kv_lora_rank"),
+    "qk_nope_head_dim": Used("attention.mla.qk_nope_head_dim"),
+    "qk_rope_head_dim": Used("attention.mla.qk_rope_head_dim"),
+    "v_head_dim": Used("attention.mla.v_head_dim"),
+    "rope_interleave": Used("attention.mla.rope_interleave"),
+    "num_key_value_heads": Ignored("lightning and MLA layers have no key heads of their own"),
+    "qk_head_dim": Agrees(
+        ("attention.mla.qk_nope_head_dim", "attention.mla.qk_rope_head_dim"),
+        lambda nope, rope: (nope + rope,),
+        "qk_nope_head_dim + qk_rope_head_dim",
+        "the sum of qk_nope_head_dim and qk_rope_head_dim",
+    ),
+}
+_GQA: Mapping[str, Row] = {"num_key_value_heads": Used("attention.gqa.num_key_value_heads")}
+_ONE_KEY = "its one key for heads counts for both kinds of layers"
+
+V2_5 = Generation(
+    "BailingMoeV2_5ForCausalLM",
+    "bailing_hybrid",
+    "families/bailing-moe-v2.5",
+    {**_COMMON, **_SIGMOID_ROUTER, **_LIGHTNING, **_MLA},
+    {
+        **_COMMON_ABSENCES,
+        **_SIGMOID_ABSENCES,
+        "attention.mla.q_lora_rank": Absent("a single query product without compression"),
+    },
+)
+LINEAR_V2 = Generation(
+    "BailingMoeLinearV2ForCausalLM",
+    "bailing_moe_linear",
+    "families/bailing-moe-linear-v2",
+    {**_COMMON, **_SIGMOID_ROUTER, **_LIGHTNING, **_GQA},
+    {
+        **_COMMON_ABSENCES,
+        **_SIGMOID_ABSENCES,
+        **{
+            f"attention.gqa.{key}": Absent(_ONE_KEY, spec_keys=(f"attention.lightning.{key}",))
+            for key in ("head_dim", "partial_rotary_factor", "use_qk_norm")
+        },
+    },
+)
+V2 = Generation(
+    "BailingMoeV2ForCausalLM",
+    "bailing_moe",
+    "families/bailing-moe-v2",
+    {**_COMMON, **_SIGMOID_ROUTER, **_heads("attention.gqa"), **_GQA},
+    {
+        **_COMMON_ABSENCES,
+        **_SIGMOID_ABSENCES,
+        "attention.gqa.partial_rotary_factor": Absent("the whole head is rotated", value=1.0),
+    },
+)
+V1 = Generation(
+    "BailingMoeForCausalLM",
+    "bailing_moe",
+    "families/bailing-moe-v1",
+    {
+        **_COMMON,
+        **_GQA,
+        "rope_parameters": Nested(_ROPE_PARAMETERS),
+        "head_dim": Used("attention.gqa.head_dim"),
+        "norm_head": Used("model.norm_head"),
+        "norm_topk_prob": Used("moe.renormalize"),
+    },
+    {
+        **_COMMON_ABSENCES,
+        "attention.gqa.head_dim": Absent(
+            "hidden_size / num_attention_heads, as in the reference",
+            spec_keys=("model.hidden_size", "model.num_attention_heads"),
+            compute=_head_dim,
+            is_null=True,
+        ),
+        "model.norm_head": Absent("the head is used as it is", value=False),
+    },
+)
+GENERATIONS: Mapping[str, Generation] = {
+    generation.architecture: generation for generation in (V2_5, LINEAR_V2, V2, V1)
 }

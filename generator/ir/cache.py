@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lingen.ir.parts import Cache, Lightning, Mla, Mtp
+from lingen.ir.parts import Cache, Gqa, Lightning, Mla, Mtp
 from lingen.ir.plan import LayerPlan
 from lingen.spec.model import ModelSpec
 
@@ -19,11 +19,22 @@ def state_bytes_per_slot(
     return num_layers * heads * lightning.head_dim**2 * DTYPE_BYTES[state_dtype]
 
 
-def kv_bytes_per_token(num_layers: int, mla: Mla | None, kv_dtype: str) -> int:
-    """Latent rows of one token over `num_layers` MLA layers. Every tp rank holds all of them."""
-    if mla is None:
-        return 0
-    return num_layers * mla.latent_width * DTYPE_BYTES[kv_dtype]
+def kv_width(mla: Mla | None, gqa: Gqa | None, tp: int = 1) -> int:
+    """Numbers that one full layer keeps of one token, on one tp rank.
+
+    MLA: its latent row, whole on every rank. GQA: keys and values of the rank's key heads, at least
+    one.
+    """
+    if mla is not None:
+        return mla.latent_width
+    if gqa is not None:
+        return 2 * max(1, gqa.num_key_value_heads // tp) * gqa.head_dim
+    return 0
+
+
+def kv_bytes_per_token(num_layers: int, width: int, kv_dtype: str) -> int:
+    """KV cache of one token over `num_layers` full layers of `kv_width` numbers."""
+    return num_layers * width * DTYPE_BYTES[kv_dtype]
 
 
 def slots_per_request(has_lightning: bool, prefix_cache: bool, extra_buffer: str) -> int:
@@ -38,23 +49,28 @@ def slots_per_request(has_lightning: bool, prefix_cache: bool, extra_buffer: str
 
 
 def lower_cache(
-    spec: ModelSpec, plan: LayerPlan, lightning: Lightning | None, mla: Mla | None, mtp: Mtp | None
+    spec: ModelSpec,
+    plan: LayerPlan,
+    lightning: Lightning | None,
+    mla: Mla | None,
+    gqa: Gqa | None,
+    mtp: Mtp | None,
 ) -> Cache:
     cache = spec.cache
     drafts = cache.speculative.num_draft_tokens
     num_draft_layers = 1 if mtp else 0
-    num_kv_layers = len(plan.mla) + (num_draft_layers if drafts else 0)
+    num_kv_layers = len(plan.full) + (num_draft_layers if drafts else 0)
     return Cache(
         kv_dtype=cache.kv_dtype,
         state_dtype=cache.state_dtype,
         page_size=cache.page_size,
         num_state_layers=len(plan.lightning),
-        num_kv_layers=len(plan.mla),
+        num_kv_layers=len(plan.full),
         num_draft_kv_layers=num_draft_layers,
         state_bytes_per_slot=state_bytes_per_slot(
             len(plan.lightning), lightning, cache.state_dtype
         ),
-        kv_bytes_per_token=kv_bytes_per_token(num_kv_layers, mla, cache.kv_dtype),
+        kv_bytes_per_token=kv_bytes_per_token(num_kv_layers, kv_width(mla, gqa), cache.kv_dtype),
         slots_per_request=slots_per_request(
             plan.has_lightning, cache.prefix_cache, cache.extra_buffer
         ),

@@ -28,7 +28,7 @@ def head_slopes(num_heads: int) -> tuple[float, ...]:
 
 
 def _power_of_two_slopes(num_heads: int) -> tuple[float, ...]:
-    return tuple(2.0 ** (-8.0 * (head + 1) / num_heads) for head in range(num_heads))
+    return tuple(2.0 ** (-8 * (head + 1) / num_heads) for head in range(num_heads))
 
 
 def layer_factor(
@@ -43,11 +43,21 @@ def layer_factor(
     return 1.0 - (layer_idx + layer_offset) / (num_hidden_layers - 1) + epsilon
 
 
-def factor_formula(num_hidden_layers: int, layer_offset: int, epsilon: float) -> str:
-    """`layer_factor` as a line of text, for a comment beside its values."""
+def slope_expression(num_heads: int) -> str:
+    """`head_slopes` as an expression for generated code, equal to the last bit."""
+    lower = 1 << (num_heads.bit_length() - 1)
+    text = f"tuple(2.0 ** (-8 * k / {lower}) for k in range(1, {lower + 1}))"
+    if lower == num_heads:
+        return text
+    stop = 2 * (num_heads - lower) + 1
+    return f"{text} + tuple(2.0 ** (-8 * k / {2 * lower}) for k in range(1, {stop}, 2))"
+
+
+def factor_expression(num_hidden_layers: int, layer_offset: int, epsilon: float) -> str:
+    """`layer_factor` as an expression in `layer` for generated code, equal to the last bit."""
     if num_hidden_layers == 1:
-        return f"1 + {epsilon}, since one layer has no depth to scale by"
-    place = "l" if layer_offset == 0 else f"(l - {-layer_offset})"
+        return f"1 + {epsilon}"
+    place = "layer" if layer_offset == 0 else f"(layer - {-layer_offset})"
     return f"1 - {place} / {num_hidden_layers - 1} + {epsilon}"
 
 
@@ -68,5 +78,6 @@ def lower_decay(spec: ModelSpec, plan: LayerPlan) -> Decay:
             (index, layer_factor(index, num_layers, chosen.layer_offset, chosen.epsilon))
             for index in plan.lightning
         ),
-        factor_formula=factor_formula(num_layers, chosen.layer_offset, chosen.epsilon),
+        slope_expression=slope_expression(spec.model.num_attention_heads),
+        factor_expression=factor_expression(num_layers, chosen.layer_offset, chosen.epsilon),
     )

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from itertools import groupby
 
-from lingen.ir.plan import AttentionKind, Layer, LayerPlan, LayerRun, MlpKind
+from lingen.ir.plan import AttentionKind, FullKind, Layer, LayerPlan, LayerRun, MlpKind
 from lingen.spec.model import ModelSpec
 
 
-def layer_kind(layer_idx: int, num_hidden_layers: int, group_size: int, tail: str) -> AttentionKind:
+def layer_kind(
+    layer_idx: int, num_hidden_layers: int, group_size: int, tail: str, full_kind: FullKind
+) -> AttentionKind:
     """Attention kind of one layer, counted from 0.
 
     The last layer of each whole group is full attention; layers after the last whole group are
     full where `tail` is `full` (the vendor's modeling file) and lightning where it is `linear`.
     """
     if layer_idx >= num_hidden_layers // group_size * group_size:
-        return "mla" if tail == "full" else "lightning"
-    return "mla" if (layer_idx + 1) % group_size == 0 else "lightning"
+        return full_kind if tail == "full" else "lightning"
+    return full_kind if (layer_idx + 1) % group_size == 0 else "lightning"
 
 
 def mlp_kind(layer_idx: int, first_k_dense_replace: int) -> MlpKind:
@@ -26,12 +28,13 @@ def mlp_kind(layer_idx: int, first_k_dense_replace: int) -> MlpKind:
 
 def lower_plan(spec: ModelSpec) -> LayerPlan:
     pattern = spec.attention.pattern
+    full_kind = "mla" if spec.attention.mla else "gqa"
     num_layers = spec.model.num_hidden_layers
     num_groups = num_layers // pattern.layer_group_size
-    seen = {"lightning": 0, "mla": 0}
+    seen = {"lightning": 0, full_kind: 0}
     layers = []
     for index in range(num_layers):
-        attention = layer_kind(index, num_layers, pattern.layer_group_size, pattern.tail)
+        attention = layer_kind(index, num_layers, pattern.layer_group_size, pattern.tail, full_kind)
         mlp = mlp_kind(index, spec.mlp.first_k_dense_replace)
         layers.append(Layer(index, attention, mlp, seen[attention]))
         seen[attention] += 1
@@ -41,10 +44,11 @@ def lower_plan(spec: ModelSpec) -> LayerPlan:
         group_size=pattern.layer_group_size,
         num_groups=num_groups,
         tail=pattern.tail,
-        tail_kind="mla" if pattern.tail == "full" else "lightning",
+        tail_kind=full_kind if pattern.tail == "full" else "lightning",
         num_tail_layers=num_layers - num_groups * pattern.layer_group_size,
+        full_kind=full_kind,
         lightning=tuple(layer.index for layer in layers if layer.attention == "lightning"),
-        mla=tuple(layer.index for layer in layers if layer.attention == "mla"),
+        full=tuple(layer.index for layer in layers if layer.attention == full_kind),
         dense=tuple(layer.index for layer in layers if layer.mlp == "dense"),
         moe=tuple(layer.index for layer in layers if layer.mlp == "moe"),
     )

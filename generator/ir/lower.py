@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from lingen.ir.cache import lower_cache
+from lingen.ir.config_facts import config_facts
 from lingen.ir.decay import lower_decay
 from lingen.ir.layers import lower_plan
 from lingen.ir.parameters import count_parameters
-from lingen.ir.parts import Lightning, Mla, Moe, Mtp
+from lingen.ir.parts import Gqa, Lightning, Mla, Moe, Mtp
 from lingen.ir.plan import LayerPlan
+from lingen.ir.rope import lower_rope
 from lingen.ir.types import Dimensions, ModelIR, Parallel
 from lingen.ir.weight_map import WeightMap
 from lingen.ir.weights import computed_weights, lower_weights, weight_map_digest
@@ -20,7 +22,10 @@ def package_name(name: str) -> str:
 
 
 def rotary_dim(head_dim: int, partial_rotary_factor: float) -> int:
-    """Leading dimensions of a lightning head that are rotated. MLA rotates all of its rope part."""
+    """Leading dimensions of a lightning or GQA head that are rotated.
+
+    MLA rotates all of its rope part.
+    """
     return int(head_dim * partial_rotary_factor)
 
 
@@ -29,10 +34,12 @@ def lower(spec: ModelSpec) -> ModelIR:
     plan = lower_plan(spec)
     dims = _dimensions(spec)
     lightning = _lightning(spec, plan) if plan.has_lightning else None
-    mtp = Mtp(dims.num_hidden_layers, len(plan.mla)) if _drafts(spec) else None
-    mla = _mla(spec) if plan.has_mla or mtp else None
+    mtp = Mtp(dims.num_hidden_layers, len(plan.full)) if _drafts(spec) else None
+    has_kv = plan.has_full or mtp is not None
+    mla = _mla(spec) if has_kv and spec.attention.mla else None
+    gqa = _gqa(spec) if has_kv and spec.attention.gqa else None
     moe = _moe(spec) if plan.moe or mtp else None
-    groups = lower_weights(dims, plan, lightning, mla, moe, mtp)
+    groups = lower_weights(dims, plan, lightning, mla, gqa, moe, mtp)
     return ModelIR(
         name=spec.model.name,
         package=package_name(spec.model.name),
@@ -40,15 +47,18 @@ def lower(spec: ModelSpec) -> ModelIR:
         model_type=spec.model.model_type,
         model=dims,
         plan=plan,
+        rope=lower_rope(spec, _rotary_dims(lightning, mla, gqa)),
         lightning=lightning,
         mla=mla,
+        gqa=gqa,
         moe=moe,
         mtp=mtp,
-        cache=lower_cache(spec, plan, lightning, mla, mtp),
+        cache=lower_cache(spec, plan, lightning, mla, gqa, mtp),
         weights=WeightMap(
             groups=groups,
             computed=computed_weights(lightning),
             digest=weight_map_digest(groups),
+            config_facts=config_facts(spec),
             checkpoint_formats=spec.quantization.checkpoint_formats,
             weight_block_size=spec.quantization.weight_block_size,
         ),
@@ -72,11 +82,11 @@ def _dimensions(spec: ModelSpec) -> Dimensions:
         num_hidden_layers=model.num_hidden_layers,
         num_attention_heads=model.num_attention_heads,
         rms_norm_eps=model.rms_norm_eps,
-        rope_theta=model.rope_theta,
         max_position_embeddings=model.max_position_embeddings,
         torch_dtype=model.torch_dtype,
         pad_token_id=model.pad_token_id,
         eos_token_id=model.eos_token_id,
+        norm_head=model.norm_head,
     )
 
 
@@ -113,6 +123,25 @@ def _mla(spec: ModelSpec) -> Mla:
         # In MLA layers use_qkv_bias decides about `dense` too: the vendor's modeling file.
         bias=spec.model.use_qkv_bias,
     )
+
+
+def _gqa(spec: ModelSpec) -> Gqa:
+    a = spec.attention.gqa
+    return Gqa(
+        num_heads=spec.model.num_attention_heads,
+        num_key_value_heads=a.num_key_value_heads,
+        head_dim=a.head_dim,
+        rotary_dim=rotary_dim(a.head_dim, a.partial_rotary_factor),
+        use_qk_norm=a.use_qk_norm,
+        qkv_bias=spec.model.use_qkv_bias,
+        dense_bias=spec.model.use_bias,
+    )
+
+
+def _rotary_dims(lightning: Lightning | None, mla: Mla | None, gqa: Gqa | None) -> list[int]:
+    """Rotated width of each kind of attention that the model has."""
+    widths = [part.rotary_dim for part in (lightning, gqa) if part is not None]
+    return [*widths, mla.qk_rope_head_dim] if mla is not None else widths
 
 
 def _moe(spec: ModelSpec) -> Moe:

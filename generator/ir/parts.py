@@ -14,7 +14,8 @@ class Decay:
     epsilon: float
     head_slopes: tuple[float, ...]
     layer_factors: tuple[tuple[int, float], ...]
-    factor_formula: str
+    slope_expression: str
+    factor_expression: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,51 @@ class Mla:
 
 
 @dataclass(frozen=True, slots=True)
+class Gqa:
+    """Query head h reads key head `h // (num_heads / num_key_value_heads)`."""
+
+    num_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    rotary_dim: int
+    use_qk_norm: bool
+    qkv_bias: bool
+    dense_bias: bool
+
+
+@dataclass(frozen=True, slots=True)
+class YarnRamp:
+    """For heads that rotate `rotary_dim` dimensions: the pairs between which YaRN fades in."""
+
+    rotary_dim: int
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Yarn:
+    factor: float
+    original_max_position_embeddings: int
+    ramps: tuple[YarnRamp, ...]
+    attention_factor: float
+    mla_scale_factor: float
+
+    @property
+    def changes_mla_scale(self) -> bool:
+        return self.mla_scale_factor != 1.0
+
+    @property
+    def ramp_table(self) -> dict[int, tuple[float, float]]:
+        return {ramp.rotary_dim: (ramp.low, ramp.high) for ramp in self.ramps}
+
+
+@dataclass(frozen=True, slots=True)
+class Rope:
+    theta: float
+    yarn: Yarn | None
+
+
+@dataclass(frozen=True, slots=True)
 class Moe:
     num_experts: int
     num_experts_per_tok: int
@@ -65,6 +111,19 @@ class Moe:
     renormalize: bool
     router_dtype: str
     overlap_shared_experts: bool
+
+    @property
+    def has_expert_bias(self) -> bool:
+        return not self.is_softmax
+
+    @property
+    def is_softmax(self) -> bool:
+        """Softmax over all experts; else sigmoids with a bias, limited to groups."""
+        return self.score_function == "softmax"
+
+    @property
+    def router_kind(self) -> str:
+        return "softmax" if self.is_softmax else "sigmoid_grouped"
 
     @property
     def has_shared_experts(self) -> bool:
@@ -84,7 +143,7 @@ class Moe:
 
 @dataclass(frozen=True, slots=True)
 class Mtp:
-    """The multi-token-prediction layer: MLA and MoE, stored behind the last decoder layer."""
+    """The multi-token-prediction layer: full attention and MoE, stored behind the last layer."""
 
     layer_idx: int
     pool_idx: int
@@ -110,3 +169,8 @@ class Cache:
     verify_states: str
     num_draft_tokens: int
     draft_topk: int
+
+    @property
+    def drafts(self) -> bool:
+        """Whether this model drafts unless told otherwise."""
+        return self.num_draft_tokens > 0

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-AttentionKind = Literal["lightning", "mla"]
+AttentionKind = Literal["lightning", "mla", "gqa"]
+FullKind = Literal["mla", "gqa"]
 MlpKind = Literal["dense", "moe"]
 
 
@@ -42,8 +43,9 @@ class LayerPlan:
     tail: Literal["full", "linear"]
     tail_kind: AttentionKind
     num_tail_layers: int
+    full_kind: FullKind
     lightning: tuple[int, ...]
-    mla: tuple[int, ...]
+    full: tuple[int, ...]
     dense: tuple[int, ...]
     moe: tuple[int, ...]
 
@@ -52,22 +54,23 @@ class LayerPlan:
         return bool(self.lightning)
 
     @property
-    def has_mla(self) -> bool:
-        return bool(self.mla)
+    def has_full(self) -> bool:
+        return bool(self.full)
 
     @property
     def is_mixed(self) -> bool:
-        return self.has_lightning and self.has_mla
+        return self.has_lightning and self.has_full
+
+    @property
+    def layer_imports(self) -> str:
+        """LAYER_KINDS and the names of the kinds, as generated code imports them."""
+        return ", ".join(sorted(["LAYER_KINDS", *self.kind_names.split(", ")]))
 
     @property
     def kind_names(self) -> str:
         """Names of the decoder layers' attention kinds, as generated code imports them."""
-        names = (("LIGHTNING", self.has_lightning), ("MLA", self.has_mla))
+        names = (("LIGHTNING", self.has_lightning), (self.full_kind.upper(), self.has_full))
         return ", ".join(name for name, is_there in names if is_there)
-
-    @property
-    def has_groups(self) -> bool:
-        return self.num_groups > 0
 
     @property
     def has_tail(self) -> bool:
@@ -84,7 +87,7 @@ class LayerPlan:
     @property
     def description(self) -> str:
         """`32 layers: 28 lightning and 4 MLA, 1 dense and 31 MoE`."""
-        kinds = [(len(self.lightning), "lightning"), (len(self.mla), "MLA")]
+        kinds = [(len(self.lightning), "lightning"), (len(self.full), self.full_kind.upper())]
         mlps = [(len(self.dense), "dense"), (len(self.moe), "MoE")]
         attention, mlp = (
             " and ".join(f"{count} {name}" for count, name in parts if count)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from lingen.ir.parts import Cache, Lightning, Mla, Moe, Mtp
+from lingen.ir.parts import Cache, Gqa, Lightning, Mla, Moe, Mtp, Rope
 from lingen.ir.plan import LayerPlan
 from lingen.ir.weight_map import ParameterCounts, WeightMap
 from lingen.spec.model import ModelSpec
@@ -24,11 +24,11 @@ class Dimensions:
     num_hidden_layers: int
     num_attention_heads: int
     rms_norm_eps: float
-    rope_theta: float
     max_position_embeddings: int
     torch_dtype: str
     pad_token_id: int
     eos_token_id: int
+    norm_head: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +46,10 @@ class ModelIR:
     model_type: str
     model: Dimensions
     plan: LayerPlan
+    rope: Rope
     lightning: Lightning | None
     mla: Mla | None
+    gqa: Gqa | None
     moe: Moe | None
     mtp: Mtp | None
     cache: Cache
@@ -60,6 +62,38 @@ class ModelIR:
     @property
     def weight_map_digest(self) -> str:
         return self.weights.digest
+
+    @property
+    def has_kv(self) -> bool:
+        """Whether a layer, the MTP layer included, attends over a KV cache."""
+        return self.mla is not None or self.gqa is not None
+
+    @property
+    def full_class(self) -> str:
+        """Class of the full attention layers in generated code."""
+        return {"mla": "MLAttention", "gqa": "GroupedQueryAttention"}[self.plan.full_kind]
+
+    @property
+    def full_rotary_dim(self) -> str:
+        """Constant that holds the rotated width of the full attention layers."""
+        return {"mla": "QK_ROPE_HEAD_DIM", "gqa": "ROTARY_DIM"}[self.plan.full_kind]
+
+    @property
+    def mtp_kinds(self) -> str:
+        return {"mla": "an MLA and MoE layer", "gqa": "a GQA and MoE layer"}[self.plan.full_kind]
+
+    @property
+    def halves(self) -> Lightning | Gqa | None:
+        """Attention whose heads rotate by halves; where there are two kinds, their widths agree."""
+        return self.lightning or self.gqa
+
+    @property
+    def mla_scale_is_stretched(self) -> bool:
+        return self.rope.yarn is not None and self.rope.yarn.changes_mla_scale
+
+    @property
+    def rotates_halves(self) -> bool:
+        return self.lightning is not None or self.gqa is not None
 
     @property
     def has_dense(self) -> bool:

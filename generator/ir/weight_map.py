@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-LayerSet = Literal["model", "all", "lightning", "mla", "dense", "moe", "draft"]
+LayerSet = Literal["model", "all", "lightning", "mla", "gqa", "dense", "moe", "draft"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,8 @@ class Weight:
     param: rows `[part * shape[0], (part + 1) * shape[0])` of it are filled, of `parts` such blocks,
         after the expert index where there is one.
     tp_dim: dimension of the checkpoint tensor that tensor parallelism splits, None: replicated.
-    tp_blocks: equal blocks along `tp_dim` (query, key, value), each split on its own.
+    tp_blocks: sizes of the blocks along `tp_dim` (query, key, value), each split on its own in
+        whole multiples of `tp_unit` (a head); ranks share copies of a block with too few of them.
     quantizable: may be stored in fp8 with scales.
     """
 
@@ -28,7 +29,8 @@ class Weight:
     part: int = 0
     parts: int = 1
     tp_dim: int | None = None
-    tp_blocks: int = 1
+    tp_blocks: tuple[int, ...] = ()
+    tp_unit: int = 1
     quantizable: bool = False
 
     @property
@@ -41,7 +43,7 @@ class Weight:
 
     @property
     def has_blocks(self) -> bool:
-        return self.tp_blocks > 1
+        return bool(self.tp_blocks)
 
     @property
     def has_parts(self) -> bool:
@@ -84,11 +86,13 @@ class WeightGroup:
 @dataclass(frozen=True, slots=True)
 class WeightMap:
     """Every tensor of the published checkpoint. `computed`: tensors of lightning layers that
-    repacked checkpoints carry and this package computes itself; they are skipped on loading."""
+    repacked checkpoints carry and this package computes itself; they are skipped on loading.
+    `config_facts`: see `lingen.ir.config_facts`."""
 
     groups: tuple[WeightGroup, ...]
     computed: tuple[str, ...]
     digest: str
+    config_facts: tuple[tuple[str, int | float | bool], ...]
     checkpoint_formats: tuple[str, ...]
     weight_block_size: tuple[int, int]
 

@@ -9,32 +9,47 @@ import hashlib
 import json
 from dataclasses import asdict
 
-from lingen.ir.parts import Lightning, Mla, Moe, Mtp
+from lingen.ir.parts import Gqa, Lightning, Mla, Moe, Mtp
 from lingen.ir.plan import LayerPlan
 from lingen.ir.types import Dimensions
 from lingen.ir.weight_map import LayerSet, Weight, WeightGroup
 
 
 def _linear(
-    name: str, out_size: int, in_size: int, *, tp_dim: int | None, blocks: int = 1
+    name: str,
+    out_size: int,
+    in_size: int,
+    *,
+    tp_dim: int | None,
+    blocks: tuple[int, ...] = (),
+    unit: int = 1,
 ) -> Weight:
     """A projection that may be stored in fp8. `tp_dim` 0: split by output, 1: by input."""
     name = f"{name}.weight"
     return Weight(
-        name, name, (out_size, in_size), tp_dim=tp_dim, tp_blocks=blocks, quantizable=True
-    )
+        name, name, (out_size, in_size), tp_dim=tp_dim, tp_blocks=blocks, tp_unit=unit,
+        quantizable=True,
+    )  # fmt: skip
 
 
-def _vector(name: str, size: int, *, tp_dim: int | None = None, blocks: int = 1) -> Weight:
-    return Weight(name, name, (size,), tp_dim=tp_dim, tp_blocks=blocks)
+def _vector(
+    name: str,
+    size: int,
+    *,
+    tp_dim: int | None = None,
+    blocks: tuple[int, ...] = (),
+    unit: int = 1,
+) -> Weight:
+    return Weight(name, name, (size,), tp_dim=tp_dim, tp_blocks=blocks, tp_unit=unit)
 
 
 def lightning_weights(hidden: int, a: Lightning) -> list[Weight]:
     width = a.num_heads * a.head_dim
     qkv = "attention.query_key_value"
-    weights = [_linear(qkv, 3 * width, hidden, tp_dim=0, blocks=3)]
+    split = {"tp_dim": 0, "blocks": (width, width, width), "unit": a.head_dim}
+    weights = [_linear(qkv, 3 * width, hidden, **split)]
     if a.qkv_bias:
-        weights.append(_vector(f"{qkv}.bias", 3 * width, tp_dim=0, blocks=3))
+        weights.append(_vector(f"{qkv}.bias", 3 * width, **split))
     if a.use_qk_norm:
         weights.append(_vector("attention.query_layernorm.weight", a.head_dim))
         weights.append(_vector("attention.key_layernorm.weight", a.head_dim))
@@ -70,6 +85,22 @@ def mla_weights(hidden: int, a: Mla) -> list[Weight]:
     return weights
 
 
+def gqa_weights(hidden: int, a: Gqa) -> list[Weight]:
+    q_width, kv_width = a.num_heads * a.head_dim, a.num_key_value_heads * a.head_dim
+    qkv = "attention.query_key_value"
+    split = {"tp_dim": 0, "blocks": (q_width, kv_width, kv_width), "unit": a.head_dim}
+    weights = [_linear(qkv, q_width + 2 * kv_width, hidden, **split)]
+    if a.qkv_bias:
+        weights.append(_vector(f"{qkv}.bias", q_width + 2 * kv_width, **split))
+    if a.use_qk_norm:
+        weights.append(_vector("attention.query_layernorm.weight", a.head_dim))
+        weights.append(_vector("attention.key_layernorm.weight", a.head_dim))
+    weights.append(_linear("attention.dense", hidden, q_width, tp_dim=1))
+    if a.dense_bias:
+        weights.append(_vector("attention.dense.bias", hidden))
+    return weights
+
+
 def mlp_weights(prefix: str, hidden: int, width: int, num_experts: int = 0) -> list[Weight]:
     """gate_proj over up_proj in one parameter, and down_proj; stacked where there are experts."""
     source = f"{prefix}.{{expert}}" if num_experts else prefix
@@ -91,11 +122,10 @@ def mlp_weights(prefix: str, hidden: int, width: int, num_experts: int = 0) -> l
 
 def moe_weights(hidden: int, moe: Moe) -> list[Weight]:
     router = "mlp.gate.weight"
-    weights = [
-        Weight(router, router, (moe.num_experts, hidden)),
-        _vector("mlp.gate.expert_bias", moe.num_experts),
-        *mlp_weights("mlp.experts", hidden, moe.moe_intermediate_size, moe.num_experts),
-    ]
+    weights = [Weight(router, router, (moe.num_experts, hidden))]
+    if moe.has_expert_bias:
+        weights.append(_vector("mlp.gate.expert_bias", moe.num_experts))
+    weights += mlp_weights("mlp.experts", hidden, moe.moe_intermediate_size, moe.num_experts)
     if moe.has_shared_experts:
         weights += mlp_weights("mlp.shared_experts", hidden, moe.shared_intermediate_size)
     return weights
@@ -106,6 +136,7 @@ def lower_weights(
     plan: LayerPlan,
     lightning: Lightning | None,
     mla: Mla | None,
+    gqa: Gqa | None,
     moe: Moe | None,
     mtp: Mtp | None,
 ) -> tuple[WeightGroup, ...]:
@@ -128,8 +159,9 @@ def lower_weights(
         groups.append(
             _layer_group("lightning", plan.lightning, lightning_weights(hidden, lightning))
         )
-    if plan.has_mla:
-        groups.append(_layer_group("mla", plan.mla, mla_weights(hidden, mla)))
+    full = mla_weights(hidden, mla) if mla else gqa_weights(hidden, gqa) if gqa else []
+    if plan.has_full:
+        groups.append(_layer_group(plan.full_kind, plan.full, full))
     if plan.dense:
         dense = mlp_weights("mlp", hidden, dims.intermediate_size)
         groups.append(_layer_group("dense", plan.dense, dense))
@@ -141,7 +173,7 @@ def lower_weights(
             _vector("hnorm.weight", hidden),
             _linear("eh_proj", hidden, 2 * hidden, tp_dim=None),
             *norms,
-            *mla_weights(hidden, mla),
+            *full,
             *moe_weights(hidden, moe),
             _vector("final_layernorm.weight", hidden),
         )

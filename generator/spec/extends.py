@@ -164,7 +164,8 @@ def _missing_parent(name: ScalarNode, layers: list[Layer]) -> Problem:
     for layer in (layers[-1], layers[0]):
         known.update(specs_in(layer.folder) if layer.folder else ())
     wanted = str(name.value).removesuffix(".yaml")
-    near = nearest_names(wanted, known, count=2) or nearest_names(f"families/{wanted}", known)
+    near = [f"families/{wanted}"] if f"families/{wanted}" in known else None
+    near = near or nearest_names(wanted, known, count=2) or _nearest_families(wanted, known)
     return Problem(
         name.position,
         "extends",
@@ -173,6 +174,13 @@ def _missing_parent(name: ScalarNode, layers: list[Layer]) -> Problem:
         expected="a spec beside this one, or one that comes with lingen",
         fix=" or ".join(near) or None,
     )
+
+
+def _nearest_families(wanted: str, known: set[str]) -> list[str]:
+    """For a family named without its folder."""
+    folder = "families/"
+    families = {name.removeprefix(folder) for name in known if name.startswith(folder)}
+    return [f"{folder}{name}" for name in nearest_names(wanted, families)]
 
 
 def merge(layers: tuple[Layer, ...]) -> MappingNode:

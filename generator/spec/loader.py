@@ -12,13 +12,15 @@ from pathlib import Path
 
 from lingen.errors import Problem, SpecError
 
+from .building import build_spec
 from .extends import Layer, merge, read_chain
 from .missing import missing_keys
-from .model import ModelSpec, build_spec
+from .model import ModelSpec
 from .nodes import leaves, plain
 from .overrides import DISPLAY, parse_overrides
 from .rules import check_rules
 from .schema import check_tree
+from .sections import misplaced_sections
 from .source import Unreadable, read_file, shown_path
 
 
@@ -58,7 +60,13 @@ def _load(text: str, display: str, path: Path | None, overrides: Sequence[str]) 
     set_tree, set_problems = parse_overrides(overrides)
     _raise_if_any([*chain.problems, *set_problems, *check_tree(set_tree)])
     merged = merge((Layer(DISPLAY, None, set_tree), *chain.layers))
-    _raise_if_any([*missing_keys(merged, chain.layers), *check_rules(merged, display)])
+    _raise_if_any(
+        [
+            *missing_keys(merged, chain.layers),
+            *misplaced_sections(merged),
+            *check_rules(merged, display),
+        ]
+    )
     origins = {key: node.position for key, node in sorted(leaves(merged))}
     sources = tuple(layer.display for layer in chain.layers)
     return build_spec(plain(merged), display, sources, origins)

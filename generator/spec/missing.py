@@ -13,12 +13,18 @@ from lingen.errors import Position, Problem
 from .extends import Layer
 from .nodes import MappingNode
 from .schema import Schema, schema
+from .sections import foreign_sections
 from .wording import accepted, listed
 
 
 def missing_keys(merged: MappingNode, layers: tuple[Layer, ...]) -> list[Problem]:
     """A problem for each required key, or whole section, that no layer states."""
-    return [_problem(path, part, layers) for path, part in _missing(merged, schema(), ())]
+    foreign = list(foreign_sections(merged))
+    return [
+        _problem(path, part, layers)
+        for path, part in _missing(merged, schema(), ())
+        if not any(path[: len(section)] == section for section in foreign)
+    ]
 
 
 def _missing(

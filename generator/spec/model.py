@@ -17,6 +17,17 @@ Value = str | int | float | bool | tuple[str | int | float | bool, ...] | None
 
 
 @dataclass(frozen=True, slots=True)
+class RopeScaling:
+    rope_type: str
+    factor: float
+    original_max_position_embeddings: int
+    beta_fast: float
+    beta_slow: float
+    mscale: float | None
+    mscale_all_dim: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Model:
     name: str
     architectures: tuple[str, ...]
@@ -28,7 +39,7 @@ class Model:
     hidden_act: str
     rms_norm_eps: float
     rope_theta: float
-    rope_scaling: None
+    rope_scaling: RopeScaling | None
     max_position_embeddings: int
     tie_word_embeddings: bool
     use_bias: bool
@@ -36,6 +47,7 @@ class Model:
     torch_dtype: str
     pad_token_id: int
     eos_token_id: int
+    norm_head: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +86,21 @@ class Mla:
 
 
 @dataclass(frozen=True, slots=True)
+class Gqa:
+    num_key_value_heads: int
+    head_dim: int
+    partial_rotary_factor: float
+    use_qk_norm: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Attention:
+    """A model has the sections of its architecture, see x-lingen-sections in the schema."""
+
     pattern: Pattern
-    lightning: Lightning
-    mla: Mla
+    lightning: Lightning | None
+    mla: Mla | None
+    gqa: Gqa | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +191,7 @@ class ModelSpec:
     mtp: Mtp
     cache: Cache
     quantization: Quantization
-    kernels: Kernels
+    kernels: Kernels | None
     parallel: Parallel
     targets: tuple[str, ...]
     file: str = field(compare=False)
@@ -199,53 +222,8 @@ class ModelSpec:
         return f"specs/{self.file.replace(chr(92), '/').rpartition('/')[2]}"
 
 
-_PROVENANCE = frozenset({"file", "sources", "origins"})
-_SECTIONS: dict[str, type] = {
-    "Model": Model,
-    "Attention": Attention,
-    "Pattern": Pattern,
-    "Lightning": Lightning,
-    "Decay": Decay,
-    "Mla": Mla,
-    "Mlp": Mlp,
-    "Moe": Moe,
-    "Mtp": Mtp,
-    "Cache": Cache,
-    "Speculative": Speculative,
-    "Quantization": Quantization,
-    "Kernels": Kernels,
-    "LightningKernels": LightningKernels,
-    "Parallel": Parallel,
-}
-
-
-def build_spec(
-    tree: Mapping[str, object],
-    file: str,
-    sources: tuple[str, ...],
-    origins: Mapping[str, Position],
-) -> ModelSpec:
-    """A ModelSpec from a complete and valid tree; numbers of float keys become floats."""
-    sections = _section_values(ModelSpec, tree)
-    return ModelSpec(**sections, file=file, sources=sources, origins=origins)
-
-
-def _section_values(section: type, tree: Mapping[str, object]) -> dict[str, object]:
-    return {
-        part.name: _typed(part.type, tree[part.name])
-        for part in fields(section)
-        if part.name not in _PROVENANCE
-    }
-
-
-def _typed(annotation: str, value: object) -> object:
-    # Annotations are text here, since they are not evaluated in this module.
-    if annotation in _SECTIONS:
-        section = _SECTIONS[annotation]
-        return section(**_section_values(section, value))
-    if annotation == "float":
-        return float(value)
-    return tuple(value) if isinstance(value, list) else value
+_CONDITIONAL = frozenset({"Lightning | None", "Mla | None", "Gqa | None", "Kernels | None"})
+PROVENANCE = frozenset({"file", "sources", "origins"})
 
 
 def _values(part: object, prefix: str) -> Iterator[tuple[str, Value]]:
@@ -253,16 +231,21 @@ def _values(part: object, prefix: str) -> Iterator[tuple[str, Value]]:
         value = getattr(part, each.name)
         if is_dataclass(value):
             yield from _values(value, f"{prefix}{each.name}.")
-        elif each.name not in _PROVENANCE:
+        elif each.name not in PROVENANCE and not _is_absent(each.type, value):
             yield f"{prefix}{each.name}", value
+
+
+def _is_absent(annotation: str, value: object) -> bool:
+    """Whether this is a section that the architecture does not have, not a null that is stated."""
+    return value is None and annotation in _CONDITIONAL
 
 
 def _tree(part: object) -> dict[str, object]:
     tree: dict[str, object] = {}
     for each in fields(part):
-        if each.name in _PROVENANCE:
-            continue
         value = getattr(part, each.name)
+        if each.name in PROVENANCE or _is_absent(each.type, value):
+            continue
         if is_dataclass(value):
             tree[each.name] = _tree(value)
         else:

@@ -34,6 +34,12 @@ class Rule:
     def name(self) -> str:
         return self.why_not.__name__.removeprefix("why_not_").replace("_", "-")
 
+    def label(self, key: str) -> str:
+        """How messages name a key: its last part, with its section where two keys end alike."""
+        steps = key.split(".")
+        alike = [other for other in self.keys if other.rpartition(".")[2] == steps[-1]]
+        return ".".join(steps[-2:] if len(alike) > 1 else steps[-1:])
+
 
 def why_not_split(width_key: str, width: int, tp: Sequence[int]) -> Refusal | None:
     """Why `width` cannot be split evenly over each of the tensor-parallel sizes."""

@@ -11,12 +11,14 @@ from lingen.errors import Position, Problem
 
 from .nodes import MappingNode, described, leaves, plain
 from .rule import Refusal, Rule
+from .rules_attention import ATTENTION_RULES
 from .rules_model import MODEL_RULES
 from .rules_moe import MOE_RULES
 from .schema import is_legal, schema_at
+from .sections import misplaced_sections
 from .wording import listed, spelled
 
-RULES: tuple[Rule, ...] = (*MODEL_RULES, *MOE_RULES)
+RULES: tuple[Rule, ...] = (*MODEL_RULES, *ATTENTION_RULES, *MOE_RULES)
 
 # How far from a refused number a legal one is looked for.
 MAX_DISTANCE = 4096
@@ -26,8 +28,9 @@ Values = Mapping[str, object]
 
 
 def check_rules(merged: MappingNode, spec_file: str) -> list[Problem]:
-    """A problem for each broken rule; rules with a missing key are left out."""
-    nodes = dict(leaves(merged))
+    """A problem for each broken rule; rules with a missing or misplaced key are left out."""
+    misplaced = tuple(f"{problem.key}." for problem in misplaced_sections(merged))
+    nodes = {key: node for key, node in leaves(merged) if not key.startswith(misplaced)}
     values = {key: plain(node) for key, node in nodes.items()}
     places = {key: node.position for key, node in nodes.items()}
     problems = []
@@ -39,7 +42,7 @@ def check_rules(merged: MappingNode, spec_file: str) -> list[Problem]:
             if len(rule.keys) == 1:
                 found = described(nodes[here])
             fix = _fix_text(rule, values)
-            message = refusal.message.removeprefix(f"{_short(here)} is ")
+            message = refusal.message.removeprefix(f"{rule.label(here)} is ")
             problems.append(Problem(places[here], here, message, found, refusal.expected, fix))
     return problems
 
@@ -66,13 +69,9 @@ def _found(rule: Rule, here: str, values: Values, places: Mapping[str, Position]
         where = f"line {place.line}"
         if place.file != places[here].file:
             where = f"{place.file}:{place.line}"
-        text = f"{_short(key)} {spelled(values[key])}"
+        text = f"{rule.label(key)} {spelled(values[key])}"
         texts.append(text if key == here else f"{text} ({where})")
     return ", ".join(texts)
-
-
-def _short(key: str) -> str:
-    return key.rpartition(".")[2]
 
 
 def _fix_text(rule: Rule, values: Values) -> str | None:
@@ -80,7 +79,7 @@ def _fix_text(rule: Rule, values: Values) -> str | None:
         found = [spelled(value) for value in repairs(rule, values).get(rule.keys[0], [])]
         return listed(found) or None
     texts = [
-        f"{_short(key)} {listed([spelled(value) for value in found])}"
+        f"{rule.label(key)} {listed([spelled(value) for value in found])}"
         for key, found in repairs(rule, values).items()
     ]
     return ", or ".join(texts[:MAX_FIXED_KEYS]) or None
@@ -120,7 +119,11 @@ def _mended(key: str, rule: Rule, values: Values, may_stay: frozenset[int]) -> I
 
 def _is_legal(part: Mapping[str, object], value: object) -> bool:
     """A quick range check for integers; the schema's own for all else."""
-    if type(value) is int and "enum" not in part and "multipleOf" not in part:
+    if (
+        type(value) is int
+        and part.get("type") == "integer"
+        and not {"enum", "multipleOf"} & set(part)
+    ):
         return part["minimum"] <= value <= part["maximum"]
     return is_legal(part, value)
 

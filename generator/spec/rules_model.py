@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import keyword
 import re
+import sys
 import unicodedata
 from collections.abc import Iterator, Sequence
 
@@ -11,6 +12,8 @@ from .rule import Refusal, Rule, join, why_not_split
 
 MAX_NAME_CHARACTERS = 64
 
+# What a generated package imports beside the standard library.
+_IMPORTED = frozenset({"torch", "triton", "safetensors", "tokenizers"})
 _NAME = re.compile(r"[a-z][a-z0-9]*([.-][a-z0-9]+)*")
 
 
@@ -24,6 +27,8 @@ def why_not_name(name: str) -> Refusal | None:
     package = name.replace("-", "_").replace(".", "_")
     if keyword.iskeyword(package) or keyword.issoftkeyword(package):
         return Refusal("a Python keyword, so no name for a package", "any other name")
+    if package in sys.stdlib_module_names or package in _IMPORTED:
+        return Refusal("a Python module, which the package would stand before", "any other name")
     return None
 
 
@@ -137,8 +142,8 @@ def why_not_draft_tree(topk: int) -> Refusal | None:
     if topk == 1:
         return None
     return Refusal(
-        "a draft with branches is a tree, and lightning layers cannot verify a tree",
-        "1: their state follows a single chain of tokens",
+        "a draft with branches is a tree, and the package cannot verify a tree",
+        "1: a single chain of tokens, which is all that a lightning state can follow",
     )
 
 
@@ -151,6 +156,21 @@ def why_not_extra_buffer(extra_buffer: str, prefix_cache: bool) -> Refusal | Non
     )
 
 
+def why_not_plain_format(checkpoint_formats: Sequence[str]) -> Refusal | None:
+    if set(PLAIN_FORMATS) & set(checkpoint_formats):
+        return None
+    return Refusal(
+        "no format without scales, but norms and embeddings are never stored in fp8",
+        f"{' or '.join(PLAIN_FORMATS)} among them",
+    )
+
+
+def with_plain_format(checkpoint_formats: Sequence[str]) -> list[list[str]]:
+    return [[name, *checkpoint_formats] for name in PLAIN_FORMATS]
+
+
+PLAIN_FORMATS = ("bfloat16", "float32")
+FORMATS = "quantization.checkpoint_formats"
 HEADS = "model.num_attention_heads"
 LAYERS = "model.num_hidden_layers"
 VOCAB = "model.vocab_size"
@@ -178,4 +198,5 @@ MODEL_RULES = (
     Rule((DRAFTS, "mtp.num_nextn_predict_layers"), why_not_drafting, {DRAFTS: no_drafts}),
     Rule(("cache.speculative.topk",), why_not_draft_tree),
     Rule(("cache.extra_buffer", "cache.prefix_cache"), why_not_extra_buffer),
+    Rule((FORMATS,), why_not_plain_format, {FORMATS: with_plain_format}),
 )

@@ -44,6 +44,46 @@ def why_not_experts_per_token(
     )
 
 
+def why_not_router_bias(expert_bias: bool, score_function: str) -> Refusal | None:
+    if expert_bias == (score_function == "sigmoid"):
+        return None
+    return Refusal(
+        "expert_bias does not go with score_function",
+        "true with sigmoid scores, false with softmax scores",
+    )
+
+
+def why_not_raw_scores(renormalize: bool, score_function: str) -> Refusal | None:
+    if renormalize or score_function == "softmax":
+        return None
+    return Refusal(
+        "renormalize is false, but sigmoid scores are always normalised",
+        "true with sigmoid scores",
+    )
+
+
+def why_not_softmax_groups(n_group: int, score_function: str) -> Refusal | None:
+    if n_group == 1 or score_function == "sigmoid":
+        return None
+    return Refusal("softmax scores are not limited to groups", "n_group 1 with softmax scores")
+
+
+def one_group(n_group: int, score_function: str) -> list[int]:
+    return [1]
+
+
+def why_not_softmax_scaling(routed_scaling_factor: float, score_function: str) -> Refusal | None:
+    if routed_scaling_factor == 1 or score_function == "sigmoid":
+        return None
+    return Refusal(
+        "softmax weights are not scaled", "routed_scaling_factor 1.0 with softmax scores"
+    )
+
+
+def no_scaling(routed_scaling_factor: float, score_function: str) -> list[float]:
+    return [1.0]
+
+
 def why_not_expert_width_per_tp(moe_intermediate_size: int, tp: Sequence[int]) -> Refusal | None:
     return why_not_split("moe_intermediate_size", moe_intermediate_size, tp)
 
@@ -58,6 +98,8 @@ def why_not_shared_width_per_tp(
 
 
 NUM_EXPERTS = "moe.num_experts"
+SCORES = "moe.score_function"
+SCALING = "moe.routed_scaling_factor"
 N_GROUP = "moe.n_group"
 TOPK_GROUP = "moe.topk_group"
 SHARED_WIDTH = "moe.moe_shared_expert_intermediate_size"
@@ -68,6 +110,10 @@ MOE_RULES = (
     Rule((N_GROUP, NUM_EXPERTS), why_not_group_of_one),
     Rule((TOPK_GROUP, N_GROUP), why_not_kept_groups),
     Rule(("moe.num_experts_per_tok", TOPK_GROUP, N_GROUP, NUM_EXPERTS), why_not_experts_per_token),
+    Rule(("moe.expert_bias", SCORES), why_not_router_bias),
+    Rule(("moe.renormalize", SCORES), why_not_raw_scores),
+    Rule((N_GROUP, SCORES), why_not_softmax_groups, {N_GROUP: one_group}),
+    Rule((SCALING, SCORES), why_not_softmax_scaling, {SCALING: no_scaling}),
     Rule(("moe.moe_intermediate_size", TP), why_not_expert_width_per_tp),
     Rule((SHARED_WIDTH, "moe.num_shared_experts", TP), why_not_shared_width_per_tp),
 )

@@ -25,6 +25,7 @@ _WORDS: dict[str, bool | None] = {
     **dict.fromkeys(("false", "False", "FALSE"), False),
     **dict.fromkeys(("null", "Null", "NULL", "~", ""), None),
 }
+_FOREIGN_NULLS = frozenset({"none", "nil"})
 _YAML_1_1_BOOLEANS = {"yes": "true", "on": "true", "y": "true"} | dict.fromkeys(
     ("no", "off", "n"), "false"
 )
@@ -78,12 +79,14 @@ def _finite_float(text: str) -> float | BadScalar:
 
 
 def intended_plain(text: str) -> str | None:
-    """The spelling meant by a string that other YAML readers take for a number or boolean."""
+    """The spelling meant by a string that others take for a number, a boolean or null."""
     if _FOREIGN_NUMBER.fullmatch(text) and len(text) <= MAX_NUMBER_CHARACTERS:
         try:
             return str(int(text.rstrip("_").replace("__", "_"), 0))
         except ValueError:
             return None
+    if text.lower() in _FOREIGN_NULLS:
+        return "null"
     return _YAML_1_1_BOOLEANS.get(text.lower())
 
 

@@ -238,7 +238,7 @@ def _candidates(keyword: str, part: Schema, node: ScalarNode) -> Iterator[object
         yield value - value % step + step
     elif keyword == "type" and isinstance(value, str):
         for text in (value, intended_plain(value)):
-            meant = text if text is None else resolve_plain(text)
+            meant = value if text is None else resolve_plain(text)
             if not isinstance(meant, (BadScalar, str)):
                 yield meant
     elif keyword == "type" and isinstance(value, float) and value.is_integer():

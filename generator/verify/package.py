@@ -14,26 +14,29 @@ from types import ModuleType
 import torch
 from lingen.emit.render import render
 from lingen.errors import LingenError
-from lingen.hf import import_config
+from lingen.hf import import_config, name_from
 from lingen.ir import ModelIR, lower
 from lingen.verify.case import Case
 from torch import nn
 
+FALLBACK_NAME = "recorded-case"
+FLOAT32_KEYS = ("model.torch_dtype", "cache.kv_dtype", "cache.state_dtype")
 _SERIAL = itertools.count()
 
 
 def lower_case(case: Case, backend: str, layer_offset: int | None) -> ModelIR:
     """The case's config as an IR, everything in float32. `layer_offset` None: the family's."""
-    choices = [
-        "model.torch_dtype=float32",
-        "cache.kv_dtype=float32",
-        "cache.state_dtype=float32",
-        f"attention.lightning.backend={backend}",
-    ]
-    if layer_offset is not None:
-        choices.append(f"attention.lightning.decay.layer_offset={layer_offset}")
     config = case.folder / "config.json"
-    return lower(import_config(config, name="verified-case", overrides=choices).spec)
+    name = name_from(config) or FALLBACK_NAME
+    choices = [f"{key}=float32" for key in FLOAT32_KEYS]
+    spec = import_config(config, name=name, overrides=choices).spec
+    if spec.mtp.num_nextn_predict_layers:
+        choices.append("cache.speculative.num_draft_tokens=1")
+    if spec.attention.lightning:
+        choices.append(f"attention.lightning.backend={backend}")
+    if spec.attention.lightning and layer_offset is not None:
+        choices.append(f"attention.lightning.decay.layer_offset={layer_offset}")
+    return lower(import_config(config, name=name, overrides=choices).spec)
 
 
 @contextmanager

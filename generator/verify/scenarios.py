@@ -36,6 +36,8 @@ class Scenarios:
         for split in self.case.chunk_splits:
             yield from self.chunked(split, "@chunks" + "+".join(map(str, split)))
         yield from self.chunked((1,) * self.length, "@stepwise")
+        yield from self.reused()
+        yield from self.padded_rows()
         yield from self.ragged(list(range(len(self.rows))), "@ragged")
         yield from self.ragged(list(reversed(range(len(self.rows)))), "@reversed")
 
@@ -121,6 +123,24 @@ class Scenarios:
         hidden = {r: torch.cat([part[r] for part in parts]) for r in range(len(self.rows))}
         yield f"main.logits{suffix}", self._logits(session, hidden)
         yield from self._states(session, "main", suffix)
+
+    def reused(self) -> Computed:
+        """The prefill once more in slots and pages that hold the end of the one before."""
+        session = self._session()
+        session.run(dict(enumerate(self.rows)))
+        session.restart()
+        hidden = session.run(dict(enumerate(self.rows)))
+        yield "main.logits@reused", self._logits(session, hidden)
+        yield from self._states(session, "main", "@reused")
+
+    def padded_rows(self) -> Computed:
+        """The last token as a decode batch with padded rows before, between and behind."""
+        session = self._session()
+        first = session.run({r: row[:-1] for r, row in enumerate(self.rows)})
+        last = session.decode_padded({r: row[-1] for r, row in enumerate(self.rows)})
+        hidden = {r: torch.cat([first[r], last[r]]) for r in first}
+        yield "main.logits@padded-rows", self._logits(session, hidden)
+        yield from self._states(session, "main", "@padded-rows")
 
     def ragged(self, order: list[int], suffix: str) -> Computed:
         """Requests of different lengths in one batch, in the given order; then the short ones

@@ -51,10 +51,30 @@ class Session:
             self.num_computed[request] += len(new)
         return self.backend.prepare(batch)
 
+    def restart(self) -> None:
+        """Begin every request anew: its slot and pages keep what they hold."""
+        self.num_computed = [0] * len(self.num_computed)
+
     def run(self, tokens: dict[int, list[int]]) -> dict[int, Tensor]:
         """Feed tokens; returns each request's hidden states after the final norm, [new, D]."""
         hidden = self.model(self.prepare(tokens), self.backend)
         return split_requests(hidden, tokens)
+
+    def decode_padded(self, tokens: dict[int, int]) -> dict[int, Tensor]:
+        """Feed one token per request, a padded row before each and one behind; [1, D] each."""
+        pad = self.package.PAD_SLOT
+        rows = [row for r, token in tokens.items() for row in (None, (r, token))] + [None]
+        batch = self.package.ForwardBatch.from_lists(
+            input_ids=[[row[1] if row else 0] for row in rows],
+            num_computed_tokens=[self.num_computed[row[0]] if row else 0 for row in rows],
+            slots=[self.slots[row[0]] if row else pad for row in rows],
+            page_table=[self.pages[row[0]] if row else [] for row in rows],
+            device=self.device,
+        )
+        hidden = self.model(self.backend.prepare(batch), self.backend)
+        for request in tokens:
+            self.num_computed[request] += 1
+        return {row[0]: hidden[i : i + 1] for i, row in enumerate(rows) if row}
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[..., D] → [..., V], on the CPU."""
@@ -63,8 +83,8 @@ class Session:
     def states(self, requests: list[int]) -> dict[int, Tensor]:
         """Recurrent state of each lightning layer, [len(requests), H, K, V] on the CPU."""
         slots = [self.slots[r] for r in requests]
-        kinds = self.package.cache.LAYER_KINDS
-        layers = [layer for layer, kind in enumerate(kinds) if kind == "lightning"]
+        cache = self.package.cache
+        layers = [i for i, kind in enumerate(cache.LAYER_KINDS) if kind == cache.LIGHTNING]
         return {layer: self.pools.state[i, slots].cpu() for i, layer in enumerate(layers)}
 
 

@@ -45,8 +45,11 @@ class CaseResult:
 
 def verify_cases(
     folders: Sequence[str | Path], *, backend: str, device: str, dtype: str
-) -> list[CaseResult]:
-    """Verify each case, in order. Options are checked before anything runs."""
+) -> tuple[list[CaseResult], list[LingenError]]:
+    """Verify each case, in order: results, and why the other cases could not be run.
+
+    Options are checked before anything runs.
+    """
     for option, value, known in (("--backend", backend, BACKENDS), ("--device", device, DEVICES)):
         if value not in known:
             raise LingenError(f"{option} {value}: unknown\n  expected  {' or '.join(known)}")
@@ -58,7 +61,13 @@ def verify_cases(
         )
     if device == "cuda" and not torch.cuda.is_available():
         raise EnvironmentLacks("--device cuda: torch sees no CUDA device on this machine")
-    return [verify_case(folder, backend=backend, device=device) for folder in folders]
+    results, failures = [], []
+    for folder in folders:
+        try:
+            results.append(verify_case(folder, backend=backend, device=device))
+        except LingenError as error:
+            failures.append(error)
+    return results, failures
 
 
 def verify_case(folder: str | Path, *, backend: str = "seg_la", device: str = "cpu") -> CaseResult:
@@ -78,6 +87,7 @@ def _run(case: Case, convention: str, backend: str, device: str) -> list[Check]:
     """The checks of one decay convention: `main`, or `alt` for `alt_decay.*`."""
     offset = case.decay_layer_offset.get(convention)
     ir = lower_case(case, backend, offset)
+    case.check_tokens(ir.model.vocab_size)
     if offset is None and ir.plan.has_lightning:
         raise LingenError(
             f"{case.folder / 'expected.json'}: decay_layer_offset.{convention} is missing: "

@@ -150,6 +150,9 @@ def test_json_has_the_documented_shape(name, capsys):
 def test_json_of_flash_has_the_published_numbers(capsys):
     run(["explain", "specs/ling-2.6-flash.yaml", "--json"])
     data = json.loads(capsys.readouterr().out)
+    assert data["parameters"] == {
+        "total": 104_186_915_584, "active": 7_449_488_128, "mtp": 3_307_493_632,
+    }  # fmt: skip
     assert data["layers"][0] == {"index": 0, "attention": "lightning", "mlp": "dense"}
     assert data["layers"][31] == {"index": 31, "attention": "mla", "mlp": "moe"}
     assert data["cache"] == {

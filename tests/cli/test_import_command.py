@@ -93,7 +93,7 @@ def test_an_illegal_name_is_refused_with_a_legal_one():
 def test_another_parent_may_be_extended_and_a_missing_one_is_named():
     assert import_config(FLASH, extends="ling-2.6-1t").spec.sources[1] == "specs/ling-2.6-1t.yaml"
     with pytest.raises(SpecError) as caught:
-        import_config(FLASH, extends="families/bailing")
+        import_config(FLASH, extends="families/bailing-moe-v2.6")
     (problem,) = caught.value.problems
     assert str(problem.position) == "--extends:1:1"
     assert "families/bailing-moe-v2.5" in problem.fix
@@ -115,7 +115,7 @@ def test_the_command_writes_a_spec_that_loads_to_the_same(cwd, capsys):
     lines = out.splitlines()
     assert lines[0] == (
         "specs/ling-2.6-flash.yaml: BailingMoeV2_5ForCausalLM, "
-        "on top of specs/families/bailing-moe-v2.5.yaml"
+        "on top of specs/families/bailing-moe-v2.5.yaml, specs/families/runtime.yaml"
     )
     assert lines[1:3] == ["43 keys of config.json used", "7 keys ignored:"]
     assert "  use_cache                     the generated runtime always has caches" in lines

@@ -3,12 +3,7 @@
 import json
 
 import pytest
-from flash_config import (
-    BASE,
-    imported,
-    problems,
-    refusal,
-)
+from flash_config import BASE, PUBLISHED, imported, problems, refusal
 from lingen.errors import LingenError, SpecError
 from lingen.hf import import_config, import_config_data
 from lingen.hf.json_text import parse_json
@@ -30,7 +25,6 @@ def test_an_unknown_key_inside_rope_parameters_is_refused():
     ("changes", "key"),
     [
         ({"dtype": "float32"}, "dtype"),
-        ({"scoring_func": "softmax"}, "scoring_func"),
         ({"rope_parameters": {"rope_theta": 10000.0}}, "rope_parameters.rope_theta"),
         (
             {"rope_parameters": {"partial_rotary_factor": 1.0}},
@@ -55,19 +49,52 @@ def test_spellings_that_agree_are_all_used():
     assert result.used["rope_parameters.rope_theta"] == "model.rope_theta"
 
 
+@pytest.mark.parametrize("name", PUBLISHED)
 @pytest.mark.parametrize(
-    "changes",
+    ("key", "value"),
     [
-        {"rope_scaling": {"rope_type": "yarn", "factor": 2.0}},
-        {"rope_scaling": {"type": "linear", "factor": 2.0}},
-        {"rope_scaling": {"rope_type": "default", "factor": 2.0}},
-        {"rope_scaling": 2.0},
-        {"rope_parameters": {"rope_type": "yarn"}, "drop": ["rope_scaling"]},
+        ("quant_method", "gptq"),
+        ("quant_method", "awq"),
+        ("quant_method", None),
+        ("fmt", "e5m2"),
+        ("format", "pack-quantized"),
+        ("format", "int-quantized"),
     ],
 )
-def test_scaled_rotary_frequencies_are_refused_once(changes):
-    (problem,) = problems(**changes)
-    assert problem.endswith(": scaled rotary frequencies (YaRN and others) are not supported yet")
+def test_a_quantization_that_the_loader_cannot_read_is_refused(name, key, value):
+    config = {"quant_method": "fp8", key: value, "bits": 4}
+    assert PUBLISHED[name].problems(quantization_config=config) == [
+        f"quantization_config.{key}: not supported"
+    ]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic"},
+        {"quant_method": "compressed-tensors", "format": "float-quantized", "config_groups": {}},
+        {"ignore": ["lm_head"]},
+    ],
+)
+def test_a_quantization_that_the_loader_reads_is_ignored_key_by_key(config):
+    result = imported(quantization_config={**config, "weight_block_size": [64, 128]})
+    assert result.spec.quantization.weight_block_size == (64, 128)
+    assert {f"quantization_config.{key}" for key in config} <= set(result.ignored)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_weights_in_float16_are_refused(name):
+    for key in ("torch_dtype", "dtype"):
+        problem = PUBLISHED[name].refusal(drop=["torch_dtype"], **{key: "float16"})
+        assert (problem.key, problem.message) == (key, "not supported")
+        assert problem.expected == "bfloat16 or float32"
+
+
+@pytest.mark.parametrize("name", ["v2.5", "linear-v2", "v2"])
+def test_other_scores_than_sigmoids_are_refused_by_the_generations_that_know_no_others(name):
+    problem = PUBLISHED[name].refusal(score_function="softmax")
+    assert (problem.key, problem.message) == ("score_function", "not supported")
+    assert problem.expected.startswith("sigmoid")
 
 
 def test_a_list_of_stop_tokens_is_refused_with_a_way_out():

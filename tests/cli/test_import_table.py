@@ -2,34 +2,35 @@
 
 import pytest
 from flash_config import (
-    DECAY_OFFSET,
-    REQUIRED,
-    SPECS,
+    PUBLISHED,
+    changed,
     imported,
-    problems,
-    refusal,
-    rows_of,
 )
 from lingen.hf.architectures import UnsupportedArchitecture
-from lingen.hf.reading import known_keys
+from lingen.hf.reader import known_keys
 from lingen.hf.rows import Agrees, Ignored, Nested, Only, Used
-from lingen.hf.table import ABSENCES
-from lingen.spec import load_spec
-from lingen.spec.schema import schema_at
+from lingen.hf.table import GENERATIONS
 
+YARN = {
+    "rope_type": "yarn",
+    "factor": 2.0,
+    "original_max_position_embeddings": 65536,
+    "beta_fast": 16.0,
+    "beta_slow": 2.0,
+    "mscale": 0.5,
+    "mscale_all_dim": 0.75,
+}
 # A value unlike the base config's, and the spec's value then; REFUSED where only one is supported.
 REFUSED = object()
 USED_EXAMPLES = {
-    "architectures": (["BailingMoeV2_5ForCausalLM"], ("BailingMoeV2_5ForCausalLM",)),
-    "model_type": ("bailing_hybrid", "bailing_hybrid"),
     "vocab_size": (200000, 200000),
-    "hidden_size": (2048, 2048),
+    "hidden_size": (1024, 1024),
     "num_hidden_layers": (16, 16),
-    "num_attention_heads": (16, 16),
+    "num_attention_heads": (64, 64),
     "hidden_act": ("gelu", REFUSED),
     "rms_norm_eps": (1e-5, 1e-5),
     "rope_theta": (10000, 10000.0),
-    "rope_scaling": ({"rope_type": "default"}, None),
+    "rope_scaling": (YARN, YARN),
     "rope_parameters.rope_theta": (10000, 10000.0),
     "rope_parameters.rope_type": ("default", None),
     "rope_parameters.type": ("default", None),
@@ -58,9 +59,9 @@ USED_EXAMPLES = {
     "first_k_dense_replace": (2, 2),
     "num_experts": (128, 128),
     "num_experts_per_tok": (4, 4),
-    "num_shared_experts": (2, 2),
-    "moe_intermediate_size": (512, 512),
-    "moe_shared_expert_intermediate_size": (512, 512),
+    "num_shared_experts": (3, 3),
+    "moe_intermediate_size": (768, 768),
+    "moe_shared_expert_intermediate_size": (768, 768),
     "n_group": (4, 4),
     "topk_group": (2, 2),
     "routed_scaling_factor": (1.5, 1.5),
@@ -69,7 +70,30 @@ USED_EXAMPLES = {
     "moe_router_enable_expert_bias": (True, True),
     "router_dtype": ("bf16", REFUSED),
     "num_nextn_predict_layers": (0, 0),
+    "num_key_value_heads": (8, 8),
+    "norm_head": (True, True),
+    "norm_topk_prob": (False, False),
     "quantization_config.weight_block_size": ([64, 64], (64, 64)),
+}
+# Where a generation's base has that value, or no other.
+OTHERWISE = {
+    **{("linear-v2", "num_nextn_predict_layers"): (1, 1)},
+    **{("v2", "num_nextn_predict_layers"): (1, 1)},
+    **{
+        (generation, "architectures"): ([published.generation.architecture],) * 2
+        for generation, published in PUBLISHED.items()
+    },
+    **{
+        (generation, "model_type"): (published.generation.model_type,) * 2
+        for generation, published in PUBLISHED.items()
+    },
+}
+# Keys that repeat others, of each generation.
+REPEATING = {
+    "v2.5": {"num_kv_heads_for_linear_attn", "qk_head_dim", "rotary_dim"},
+    "linear-v2": {"num_kv_heads_for_linear_attn", "rotary_dim"},
+    "v2": {"rotary_dim"},
+    "v1": set(),
 }
 # Two spellings of one fact: the other one must go for the example to be taken.
 OTHER_SPELLING = {
@@ -82,67 +106,133 @@ OTHER_SPELLING = {
 }
 
 
-def test_examples_cover_the_table():
-    assert set(USED_EXAMPLES) == set(rows_of(Used))
-    assert set(known_keys()) == set(rows_of((Used, Ignored, Only, Agrees, Nested)))
-    assert set(rows_of(Nested)) == {"rope_parameters", "quantization_config"}
-    assert set(rows_of(Agrees)) == {"num_kv_heads_for_linear_attn", "qk_head_dim", "rotary_dim"}
+def rows(kind) -> list[tuple[str, str]]:
+    """Generation and config key of every row of a kind, over all generations."""
+    return [(name, path) for name, each in PUBLISHED.items() for path in each.rows_of(kind)]
 
 
-@pytest.mark.parametrize("path", rows_of(Used))
-def test_a_used_key_reaches_its_spec_key(path):
-    value, expected = USED_EXAMPLES[path]
-    section, _, inner = path.rpartition(".")
-    changes = {section: {inner: value}} if section else {path: value}
+def test_there_is_a_published_config_of_every_generation():
+    assert [each.generation for each in PUBLISHED.values()] == list(GENERATIONS.values())
+
+
+def test_examples_cover_the_tables():
+    examples = {*USED_EXAMPLES, *(path for _, path in OTHERWISE)}
+    assert examples == {path for _, path in rows(Used)}
+    assert set(OTHERWISE) <= set(rows(Used))
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_every_row_of_a_generation_is_of_a_known_kind(name):
+    published = PUBLISHED[name]
+    every_kind = published.rows_of((Used, Ignored, Only, Agrees, Nested))
+    assert known_keys(published.generation) == list(every_kind)
+    assert set(published.rows_of(Nested)) == {"rope_parameters", "quantization_config"}
+    assert set(published.rows_of(Agrees)) == REPEATING[name]
+
+
+@pytest.mark.parametrize(("name", "path"), rows(Used))
+def test_a_used_key_reaches_its_spec_key(name, path):
+    published = PUBLISHED[name]
+    value, expected = OTHERWISE.get((name, path)) or USED_EXAMPLES[path]
     drop = ["num_kv_heads_for_linear_attn", OTHER_SPELLING.get(path)]
     if expected is REFUSED:
-        assert problems(drop=drop, **changes) == [f"{path}: not supported"]
+        assert published.problems(drop=drop, **changed(path, value)) == [f"{path}: not supported"]
         return
-    result = imported(drop=drop, **changes)
-    spec_key = rows_of(Used)[path].spec_key
-    assert result.spec.values()[spec_key] == expected
+    result = published.imported(drop=drop, **changed(path, value))
+    spec_key = published.rows_of(Used)[path].spec_key
+    assert value_at(result.spec.as_tree(), spec_key) == plain(expected)
     assert result.used[path] == spec_key
-    assert result.spec.origin(spec_key).file == "specs/toy.yaml"
+    places = [place for key, place in result.spec.origins.items() if f"{key}.".startswith(spec_key)]
+    assert {place.file for place in places} == {"specs/toy.yaml"}
+    if path not in ("architectures", "model_type", *OTHER_SPELLING, "scoring_func"):
+        is_base = path == "moe_router_enable_expert_bias"
+        assert (result.spec == published.imported(drop=drop).spec) == is_base
 
 
-@pytest.mark.parametrize("path", rows_of(Ignored))
-def test_an_ignored_key_changes_nothing_and_is_listed_with_a_reason(path):
-    without = imported(drop=[path])
-    for value in (0, 0.1, True, None, "text", [1, {"a": 2}], {"rest": 1}):
-        result = imported(**{path: value})
+def value_at(tree, key):
+    for step in key.split("."):
+        tree = tree[step]
+    return tree
+
+
+def plain(value):
+    return list(value) if isinstance(value, tuple) else value
+
+
+@pytest.mark.parametrize(("name", "path"), rows(Ignored))
+def test_an_ignored_key_changes_nothing_and_is_listed_with_a_reason(name, path):
+    published = PUBLISHED[name]
+    without = published.imported(drop=[path])
+    values = (0, 0.1, True, None, "text", [1, {"a": 2}], {"rest": 1})
+    for value in values if name == "v2.5" else values[-1:]:
+        result = published.imported(**{path: value})
         assert result.text == without.text
-        assert result.ignored[path] == rows_of(Ignored)[path].reason
+        assert result.ignored[path] == published.rows_of(Ignored)[path].reason
 
 
-@pytest.mark.parametrize("path", rows_of(Only))
-def test_a_key_with_one_supported_value_refuses_others(path):
-    row = rows_of(Only)[path]
+@pytest.mark.parametrize(("name", "path"), rows(Only))
+def test_a_key_with_one_supported_value_refuses_others(name, path):
+    published = PUBLISHED[name]
+    row = published.rows_of(Only)[path]
     for value in row.values:
-        assert imported(**{path: value}).ignored[path].endswith(row.reason)
+        assert published.imported(**changed(path, value)).ignored[path].endswith(row.reason)
     accepted = {(type(value), value) for value in row.values}
     others = (1, 0, True, False, "other")
     wrong = [value for value in others if (type(value), value) not in accepted]
-    for value in wrong:
+    for value in wrong if name == "v2.5" else wrong[-1:]:
         if path == "short_conv_kernel_size":
             with pytest.raises(UnsupportedArchitecture):
-                imported(**{path: value})
+                published.imported(**{path: value})
         else:
-            assert problems(**{path: value}) == [f"{path}: not supported"]
+            assert published.problems(**changed(path, value)) == [f"{path}: not supported"]
 
 
 @pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("topk_method", "greedy"),
+        ("use_sliding_window", True),
+        ("sliding_window", 4096),
+        ("use_rmsnorm", False),
+        ("attention_bias", True),
+        ("norm_head", True),
+        ("norm_softmax", True),
+        ("expert_swiglu_limit_list", [0, 4]),
+        ("share_expert_swiglu_limit_list", [0, 5]),
+        ("mtp_use_kda", True),
+        ("use_mla_nope", True),
+        ("up_proj_norm", True),
+        ("value_norm", True),
+        ("scale_router_input", True),
+        ("gated_attention_proj_granularity_type", "head_wise"),
+    ],
+)
+def test_a_switch_that_would_change_the_mathematics_is_refused(path, value):
+    for published in PUBLISHED.values():
+        if path in published.rows_of(Only):
+            assert published.problems(**{path: value}) == [f"{path}: not supported"]
+    assert path in PUBLISHED["v2.5"].rows_of(Only)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+@pytest.mark.parametrize(
     ("key", "right", "wrong"),
     [
-        ("num_kv_heads_for_linear_attn", [32, 0], [16, None, True, "32"]),
+        ("num_kv_heads_for_linear_attn", ["heads", 0], [8, None, True, "32"]),
         ("qk_head_dim", [192], [128, 0, None]),
         ("rotary_dim", [64], [128, 32, None]),
     ],
 )
-def test_a_key_that_repeats_others_must_agree_with_them(key, right, wrong):
+def test_a_key_that_repeats_others_must_agree_with_them(name, key, right, wrong):
+    published = PUBLISHED[name]
+    if key not in REPEATING[name]:
+        assert published.problems(**{key: 0}) == [f"{key}: unknown key"]
+        return
     for value in right:
-        assert imported(**{key: value}).ignored[key].startswith(str(value))
+        value = published.config["num_attention_heads"] if value == "heads" else value
+        assert published.imported(**{key: value}).ignored[key].startswith(str(value))
     for value in wrong:
-        assert problems(**{key: value}) == [f"{key}: contradicts other keys"]
+        assert published.problems(**{key: value}) == [f"{key}: contradicts other keys"]
 
 
 def test_reasons_are_given_for_keys_that_engines_disagree_on():
@@ -162,115 +252,3 @@ def test_an_object_that_says_nothing_is_listed_as_ignored(value, reason):
     result = imported(rope_parameters=value, quantization_config=value)
     assert result.ignored["rope_parameters"] == reason
     assert result.ignored["quantization_config"] == reason
-
-
-def test_the_rest_of_a_quantization_config_is_ignored_key_by_key():
-    config = {"quant_method": "fp8", "weight_block_size": [64, 128], "ignore": ["lm_head"]}
-    result = imported(quantization_config=config)
-    assert result.spec.quantization.weight_block_size == (64, 128)
-    assert "quantization_config.quant_method" in result.ignored
-    assert "quantization_config.ignore" in result.ignored
-
-
-@pytest.mark.parametrize("path", [key for key in REQUIRED if key != "architectures"])
-def test_a_key_that_only_the_config_can_know_is_never_taken_from_the_family(path):
-    assert load_spec(SPECS / "ling-2.6-flash.yaml").values()[REQUIRED[path]] is not REFUSED
-    mathematics = schema_at(REQUIRED[path]).get("x-lingen-mathematics")
-    message = "missing, and it changes the mathematics" if mathematics else "missing"
-    drop = [path, "num_kv_heads_for_linear_attn", "moe_shared_expert_intermediate_size"]
-    assert f"{path}: {message}" in problems(drop=drop)
-
-
-def test_all_mathematics_of_the_schema_is_either_required_absent_with_a_meaning_or_unsayable():
-    unsayable = {
-        "attention.pattern.tail",
-        "attention.lightning.decay.formula",
-        DECAY_OFFSET,
-        "attention.lightning.decay.epsilon",
-        "attention.mla.lora_norm_eps",
-        "moe.renormalize",
-        "cache.kv_dtype",
-        "cache.state_dtype",
-    }
-    from lingen.spec.schema import known_keys as spec_keys
-
-    mathematics = {key for key, part in spec_keys().items() if part.get("x-lingen-mathematics")}
-    assert mathematics - set(REQUIRED.values()) - set(ABSENCES) == unsayable
-
-
-def test_all_missing_keys_are_listed_at_once():
-    missing = ["rope_theta", "group_norm_size", "kv_lora_rank", "layer_group_size"]
-    assert len(problems(drop=missing)) == len(missing)
-
-
-def test_a_missing_rope_theta_is_an_error_that_says_both_ways_out():
-    assert refusal(drop=["rope_theta"]).render() == (
-        "config.json:1:1: rope_theta: missing, and it changes the mathematics\n"
-        "  expected  a number above 0 and at most 1000000000000\n"
-        "  fix       state it in the file, or give --set model.rope_theta=VALUE"
-    )
-
-
-def test_a_missing_key_may_be_set_by_hand():
-    result = imported(["model.rope_theta=6000000"], drop=["rope_theta"])
-    assert result.spec.model.rope_theta == 6e6
-
-
-@pytest.mark.parametrize(
-    ("path", "spec_key", "value"),
-    [
-        ("q_lora_rank", "attention.mla.q_lora_rank", None),
-        ("rope_scaling", "model.rope_scaling", None),
-        ("num_nextn_predict_layers", "mtp.num_nextn_predict_layers", 0),
-        ("moe_shared_expert_intermediate_size", "moe.moe_shared_expert_intermediate_size", 1024),
-    ],
-)
-def test_absence_with_a_documented_meaning_is_written_out_and_noted(path, spec_key, value):
-    result = imported(drop=[path])
-    assert result.spec.values()[spec_key] == value
-    assert result.spec.origin(spec_key).file == "specs/toy.yaml"
-    assert any(note.startswith(f"{spec_key}: ") for note in result.notes)
-    assert f"config.json has no such key: {ABSENCES[spec_key].note}" in result.text
-
-
-@pytest.mark.parametrize(
-    ("path", "spec_key", "value"),
-    [
-        ("score_function", "moe.score_function", "sigmoid"),
-        ("router_dtype", "moe.router_dtype", "float32"),
-        ("moe_router_enable_expert_bias", "moe.expert_bias", True),
-    ],
-)
-def test_the_routing_that_the_reference_always_does_may_be_left_to_the_family(
-    path, spec_key, value
-):
-    result = imported(drop=[path])
-    assert result.spec.values()[spec_key] == value
-    assert spec_key in result.from_family
-
-
-@pytest.mark.parametrize(
-    "path", ["num_nextn_predict_layers", "moe_shared_expert_intermediate_size"]
-)
-def test_null_is_absence_where_that_is_its_meaning(path):
-    assert imported(**{path: None}).spec == imported(drop=[path]).spec
-
-
-def test_a_null_pad_token_is_refused():
-    assert refusal(pad_token_id=None).message == "not an integer"
-
-
-def test_the_decay_offset_comes_first_of_what_the_family_says():
-    result = imported()
-    assert next(iter(result.from_family)) == DECAY_OFFSET
-    assert result.notes[0].startswith(f"{DECAY_OFFSET}: config.json is silent on it")
-    assert "families/bailing-moe-v2.5 says 0" in result.text.split("\n\n")[0]
-
-
-def test_what_comes_from_the_family_is_all_that_the_text_does_not_say():
-    result = imported()
-    assert set(result.from_family) == {
-        key
-        for key in result.spec.values()
-        if result.spec.origin(key).file == "specs/families/bailing-moe-v2.5.yaml"
-    }

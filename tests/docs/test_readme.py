@@ -13,11 +13,24 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 
 
-def blocks(language: str) -> list[str]:
+def blocks(language: str, text: str = README) -> list[str]:
     """Contents of the fenced blocks of one language."""
-    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+
+
+def test_no_placeholder_is_left():
+    assert not re.findall(r"^[A-Z_]+$", README, flags=re.MULTILINE)
+
+
+def test_every_file_they_name_exists():
+    for text in (README, CONTRIBUTING):
+        for name in re.findall(
+            r"[`(]((?:docs|specs|tests|generator|templates)/[\w./-]+)[`)]", text
+        ):
+            assert (ROOT / name).exists(), name
 
 
 def test_the_generated_code_it_shows_is_in_the_package():
@@ -52,13 +65,18 @@ def lingen(*arguments: str, cwd: Path) -> str:
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """A copy of the tree, where commands may write."""
-    for name in ("specs", "generated", "examples", "tests"):
+    for name in ("specs", "generated", "examples", "tests", "docs"):
         shutil.copytree(ROOT / name, tmp_path / name)
     return tmp_path
 
 
-@pytest.mark.parametrize("block", blocks("console"))
+@pytest.mark.parametrize("block", [*blocks("console"), *blocks("console", CONTRIBUTING)])
 def test_its_commands_run_as_written_and_print_what_it_shows(block, checkout):
+    # A reader may have followed the text in this very tree.
+    for spec in re.findall(r"specs/[\w.-]+\.yaml", block):
+        (checkout / spec).unlink(missing_ok=True)
+        package = Path(spec).stem.replace("-", "_").replace(".", "_")
+        shutil.rmtree(checkout / "generated" / package, ignore_errors=True)
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     for command in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
         line, _, shown = command.partition("\n")

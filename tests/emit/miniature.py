@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 from lingen.emit.render import render
+from lingen.errors import Position
 from lingen.targets import OutputFile, Target
 
 
@@ -15,6 +17,7 @@ class TinySpec:
     header_name: str = "specs/tiny.yaml"
     file: str = "specs/tiny.yaml"
     resolved_hash: str = "ab" * 32
+    origins: Mapping[str, Position] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)

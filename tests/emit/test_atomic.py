@@ -32,10 +32,10 @@ def headerless(text: bytes) -> dict[str, bytes]:
 
 
 def stamped(manifest: dict) -> bytes:
-    from lingen.emit import manifest as module
+    from lingen.emit.stamp import stamped as with_stamp
 
     manifest.pop("content", None)
-    return module._text({**manifest, "content": module.content_hash(module._text(manifest))})
+    return with_stamp(manifest, indent=2)
 
 
 def test_a_first_build_writes_everything_the_manifest_last(tmp_path):
@@ -44,6 +44,7 @@ def test_a_first_build_writes_everything_the_manifest_last(tmp_path):
     assert [(r.path, r.status) for r in results] == [
         (f"{out.as_posix()}/tiny/cache.py", "written"),
         (f"{out.as_posix()}/tiny/model.py", "written"),
+        (f"{out.as_posix()}/tiny/trace.json", "written"),
         (f"{out.as_posix()}/tiny/manifest.json", "written"),
     ]
     assert tree(out / "tiny") == OLD
@@ -62,6 +63,7 @@ def test_only_changed_files_are_written(tmp_path):
     assert statuses(write_tree(tmp_path, "tiny", NEW)) == {
         "cache.py": "unchanged",
         "model.py": "written",
+        "trace.json": "written",
         "manifest.json": "written",
     }
     assert tree(tmp_path / "tiny") == NEW
@@ -168,6 +170,7 @@ def test_a_file_no_longer_produced_is_removed(tmp_path):
     assert statuses(write_tree(tmp_path, "tiny", SMALLER)) == {
         "cache.py": "removed",
         "model.py": "unchanged",
+        "trace.json": "written",
         "manifest.json": "written",
     }
     assert tree(tmp_path / "tiny") == SMALLER
@@ -343,6 +346,55 @@ def test_a_full_disk_while_staging_changes_nothing(tmp_path, monkeypatch):
         write_packages(tmp_path, [("tiny", NEW), ("other", NEW)])
     assert tree(tmp_path) == before
     assert [path.name for path in tmp_path.iterdir()] == ["tiny"]
+
+
+def test_a_failure_between_two_renames_puts_the_old_files_back(tmp_path, monkeypatch):
+    write_tree(tmp_path, "tiny", OLD)
+    before = tree(tmp_path)
+    real, calls = os.replace, []
+
+    def replace(source, target):
+        calls.append(target)
+        if len(calls) == 2:
+            raise OSError(5, "Input/output error")
+        real(source, target)
+
+    monkeypatch.setattr(os, "replace", replace)
+    with pytest.raises(OutputError, match="Input/output error"):
+        write_packages(tmp_path, [("tiny", NEW), ("other", NEW)])
+    assert len(calls) > 2
+    assert tree(tmp_path / "tiny") == {n.removeprefix("tiny/"): d for n, d in before.items()}
+    assert not [path for path in tmp_path.rglob("*") if "lingen-tmp" in path.name]
+
+
+def test_files_that_could_not_be_put_back_are_named(tmp_path, monkeypatch):
+    write_tree(tmp_path, "tiny", OLD)
+    real, calls = os.replace, []
+
+    def replace(source, target):
+        calls.append(target)
+        if len(calls) > 1:
+            raise OSError(5, "Input/output error")
+        real(source, target)
+
+    monkeypatch.setattr(os, "replace", replace)
+    with pytest.raises(OutputError, match=r"already new: .*tiny/.*\nRun `lingen build` again"):
+        write_tree(tmp_path, "tiny", NEW)
+
+
+def test_an_edit_made_while_the_build_runs_is_not_lost(tmp_path, monkeypatch):
+    write_tree(tmp_path, "tiny", OLD)
+    real = atomic._stage
+
+    def stage_then_edit(plans):
+        real(plans)
+        (tmp_path / "tiny" / "model.py").write_text("my edit\n")
+
+    monkeypatch.setattr(atomic, "_stage", stage_then_edit)
+    with pytest.raises(RefusedOverwrite, match=r"model\.py: changed while the build ran"):
+        write_tree(tmp_path, "tiny", NEW)
+    assert (tmp_path / "tiny" / "model.py").read_text() == "my edit\n"
+    assert (tmp_path / "tiny" / "cache.py").read_bytes() == OLD["cache.py"]
 
 
 READ_ONLY = """

@@ -75,6 +75,7 @@ def test_build_prints_one_line_per_file(project, lingen):
         0,
         "written   generated/one/cache.py\n"
         "written   generated/one/model.py\n"
+        "written   generated/one/trace.json\n"
         "written   generated/one/manifest.json\n",
         "",
     )
@@ -85,7 +86,7 @@ def test_build_all_then_check_all_is_up_to_date(project, lingen):
     assert lingen("build", "--all")[0] == 0
     assert lingen("check", "--all") == (
         0,
-        "Up to date: 2 specs found, 2 packages rendered, 6 files compared.\n",
+        "Up to date: 2 specs found, 2 packages rendered, 8 files compared.\n",
         "",
     )
     assert sorted(os.listdir("generated")) == ["one", "two"]
@@ -97,6 +98,7 @@ def test_the_output_folder_can_be_chosen(project, lingen):
         "one/cache.py",
         "one/manifest.json",
         "one/model.py",
+        "one/trace.json",
     ]
 
 
@@ -108,8 +110,8 @@ def test_check_of_a_stale_tree_exits_with_1_and_ends_with_the_command(project, l
     assert out.startswith("out/one/manifest.json:")
     assert "\n+HIDDEN_SIZE = 65\n" in out
     assert last_line(out) == (
-        "Run `lingen build --all --out out`. 2 files differ: "
-        "2 specs found, 2 packages rendered, 6 files compared."
+        "Run `lingen build --all --out out`. 3 files differ: "
+        "2 specs found, 2 packages rendered, 8 files compared."
     )
 
 
@@ -148,7 +150,7 @@ def test_check_names_the_spec_that_fails_and_compares_the_others(project, lingen
     assert out == (
         "generated/two/cache.py: missing\n"
         "Repair the specs that failed; run `lingen build --all`. 2 specs failed, 1 file differs: "
-        "3 specs found, 1 package rendered, 3 files compared.\n"
+        "3 specs found, 1 package rendered, 4 files compared.\n"
     )
 
 
@@ -208,7 +210,7 @@ def test_two_specs_for_one_package_are_refused(project, lingen):
 
 def test_one_spec_named_twice_is_built_once(project, lingen):
     code, out, _ = lingen("build", "specs/one.yaml", str(project / "specs" / "one.yaml"))
-    assert (code, out.count("\n")) == (0, 3)
+    assert (code, out.count("\n")) == (0, 4)
 
 
 def test_relative_and_absolute_spec_paths_give_the_same_bytes(project, lingen):
@@ -370,4 +372,4 @@ def test_the_shipped_specs_give_the_same_bytes_in_any_surroundings(tmp_path):
         )
         trees.append(tree(tmp_path / cwd))
     assert trees[0] == trees[1]
-    assert len(trees[0]) == 6 * len(list(shipped_folder().glob("*.yaml")))
+    assert len(trees[0]) == 7 * len(list(shipped_folder().glob("*.yaml")))

@@ -43,7 +43,11 @@ def test_a_fresh_package_has_no_difference(out):
 
 
 def test_a_stale_package_is_changed_and_the_diff_leads_to_the_build(out):
-    assert found(out, NEW) == {"out/tiny/manifest.json": "changed", "out/tiny/model.py": "changed"}
+    assert found(out, NEW) == {
+        "out/tiny/manifest.json": "changed",
+        "out/tiny/model.py": "changed",
+        "out/tiny/trace.json": "changed",
+    }
     difference = check_package(out, "tiny", NEW)[1]
     assert difference.message == "differs from what `lingen build` would write (+2 -2)"
     assert difference.line == 1

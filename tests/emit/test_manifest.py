@@ -10,7 +10,8 @@ from lingen.emit.formatter import RUFF_VERSION
 from lingen.emit.manifest import is_inside, read_manifest
 from miniature import CACHE_PY, MODEL_PY, tiny_files
 
-MANIFEST = tiny_files()["manifest.json"]
+FILES = tiny_files()
+MANIFEST = FILES["manifest.json"]
 SCHEMA = Path(__file__).parents[2] / "specs" / "manifest.schema.json"
 
 
@@ -45,6 +46,10 @@ def test_the_manifest_in_full():
         "templates/tiny/model.py.j2",
         "templates/tiny/sizes.j2"
       ]
+    }},
+    "trace.json": {{
+      "sha256": "{hashlib.sha256(FILES["trace.json"]).hexdigest()}",
+      "templates": []
     }}
   }},
   "format": 1,

@@ -1,4 +1,4 @@
-"""The recorded cases of the supported family, as specs, IRs and expectations."""
+"""The recorded cases of the supported families, as specs, IRs and expectations."""
 
 from __future__ import annotations
 
@@ -16,11 +16,23 @@ CASES = tuple(
     sorted(path.name for path in GOLDEN.iterdir() if path.is_dir() and path.name != "ling3-kda")
 )
 OFFSET = "attention.lightning.decay.layer_offset"
+SHIPPED = tuple(sorted(path.stem for path in (ROOT / "specs").glob("*.yaml")))
 
 
 @cache
 def expected(case: str) -> dict:
     return json.loads((GOLDEN / case / "expected.json").read_text())
+
+
+def has_lightning(case: str) -> bool:
+    return "linear" in expected(case)["layer_kinds"]
+
+
+# Cases with lightning layers: those of Ling 2.5 / 2.6 and of linear v2.
+LIGHTNING_CASES = tuple(case for case in CASES if has_lightning(case))
+# Cases whose full layers are GQA: the siblings.
+GQA_CASES = tuple(case for case in CASES if case.split("-")[0] in ("v1", "v2", "linear"))
+MLA_CASES = tuple(case for case in CASES if case not in GQA_CASES)
 
 
 @cache

@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from golden_cases import CASES, expected, golden_ir, shipped_ir
+from golden_cases import LIGHTNING_CASES, expected, golden_ir, shipped_ir
 from lingen.ir.decay import decay, head_slopes, layer_factor
 
 EPSILON = 1e-5
@@ -16,7 +16,7 @@ TOLERANCE = {
 RECORDED = [
     (case, offset, "alt_decay_log_decay_per_layer_and_head" if which == "alt" else
      "log_decay_per_layer_and_head")
-    for case in CASES
+    for case in LIGHTNING_CASES
     for which, offset in expected(case)["decay_layer_offset"].items()
 ]  # fmt: skip
 
@@ -29,8 +29,11 @@ def log_decays(ir):
     }
 
 
-def test_both_offsets_are_recorded_for_three_cases():
-    assert sum(key.startswith("alt") for _, _, key in RECORDED) == 3
+def test_both_offsets_are_recorded_for_five_cases():
+    assert {case for case, _, key in RECORDED if key.startswith("alt")} == {
+        "hybrid-mla-h4", "hybrid-heads6", "engine-h128", "linear-v2-gqa", "linear-v2-tail",
+    }  # fmt: skip
+    assert {case for case, _, _ in RECORDED} == set(LIGHTNING_CASES)
     assert {offset for _, offset, _ in RECORDED} == {0, -1}
 
 
@@ -110,7 +113,7 @@ def test_slopes_are_those_of_all_heads_whatever_tp_is_declared():
     assert len(wide.lightning.decay.head_slopes) == wide.model.num_attention_heads
 
 
-@pytest.mark.parametrize("name", ["ling-2.6-flash", "ling-2.6-1t"])
+@pytest.mark.parametrize("name", ["ling-2.6-flash", "ling-2.6-1t", "ring-mini-linear-2.0"])
 def test_every_step_shrinks_the_state(name):
     decays = shipped_ir(name).lightning.decay
     for layer, factor in decays.layer_factors:
@@ -120,8 +123,17 @@ def test_every_step_shrinks_the_state(name):
             assert value == math.exp(-slope * factor)
 
 
+def test_models_without_lightning_layers_have_no_decay():
+    assert shipped_ir("ling-mini-2.0").lightning is None
+    assert shipped_ir("ling-lite-1.5").lightning is None
+
+
 def test_published_models_use_offset_zero_with_factors_from_the_first_to_the_last_layer():
     factors = dict(shipped_ir("ling-2.6-1t").lightning.decay.layer_factors)
     assert factors[0] == pytest.approx(1 + EPSILON, rel=1e-12)
     assert factors[78] == pytest.approx(1 / 79 + EPSILON, rel=1e-12)
     assert 79 not in factors
+    mini = dict(shipped_ir("ring-mini-linear-2.0").lightning.decay.layer_factors)
+    assert mini[0] == pytest.approx(1 + EPSILON, rel=1e-12)
+    assert mini[18] == pytest.approx(1 / 19 + EPSILON, rel=1e-12)
+    assert not {4, 9, 14, 19} & mini.keys()

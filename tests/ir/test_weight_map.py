@@ -3,12 +3,16 @@
 import math
 
 import pytest
-from golden_cases import CASES, golden_ir, shipped_ir, tensor_shapes
+from golden_cases import CASES, SHIPPED, golden_ir, shipped_ir, tensor_shapes
 
+# Billions: in all, used by one token, MTP layer.
 PUBLISHED = {
     "ling-2.6-flash": (104.187, 7.449, 3.307),
     "ling-2.6-1t": (1012.231, 63.580, 13.183),
     "ring-2.5-1t": (1012.231, 63.580, 0.0),
+    "ring-mini-linear-2.0": (16.423, 1.601, 0.0),
+    "ling-mini-2.0": (16.256, 1.433, 0.0),
+    "ling-lite-1.5": (16.802, 2.753, 0.0),
 }
 # Billions, by part: embedding, lightning and MLA layers (the two dense norms not counted), dense
 # MLPs, routed experts, shared experts, routers.
@@ -59,6 +63,10 @@ def test_active_leaves_out_the_experts_that_a_token_does_not_use(case):
     assert ir.parameters.active == used
 
 
+def test_every_shipped_model_has_published_totals():
+    assert set(PUBLISHED) == set(SHIPPED)
+
+
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_totals_are_the_published_ones(name):
     counts = shipped_ir(name).parameters
@@ -90,15 +98,66 @@ def test_parts_are_the_published_ones(name):
     assert count("model", "lm_head") == parts[0]
 
 
+def split_weights(ir):
+    return [w for group in ir.weights.groups for w in group.weights if w.is_split]
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_split_dimensions_divide_by_every_declared_tp(case):
     ir = golden_ir(case)
-    for group in ir.weights.groups:
-        for weight in group.weights:
-            if weight.tp_dim is None or weight.shape[weight.tp_dim] == ir.model.vocab_size:
-                continue
-            for tp in ir.parallel.tp:
-                assert weight.shape[weight.tp_dim] % (weight.tp_blocks * tp) == 0, weight.name
+    for weight in split_weights(ir):
+        size = weight.shape[weight.tp_dim]
+        if size == ir.model.vocab_size:
+            continue
+        for tp in ir.parallel.tp:
+            for block in weight.tp_blocks or (size,):
+                units = block // weight.tp_unit
+                is_shared = weight.has_blocks and tp % units == 0
+                assert units % tp == 0 or is_shared, (weight.name, tp)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_blocks_of_a_split_tensor_fill_it_with_whole_heads(case):
+    ir = golden_ir(case)
+    fused = [weight for weight in split_weights(ir) if "query_key_value" in weight.name]
+    assert fused == [weight for weight in split_weights(ir) if weight.has_blocks]
+    for weight in fused:
+        assert sum(weight.tp_blocks) == weight.shape[weight.tp_dim]
+        assert weight.tp_unit == ir.halves.head_dim
+        assert all(block % weight.tp_unit == 0 for block in weight.tp_blocks)
+
+
+@pytest.mark.parametrize(
+    ("name", "layer_set", "blocks"),
+    [
+        ("ling-2.6-flash", "lightning", (4096, 4096, 4096)),
+        ("ring-mini-linear-2.0", "lightning", (2048, 2048, 2048)),
+        ("ring-mini-linear-2.0", "gqa", (2048, 512, 512)),
+        ("ling-mini-2.0", "gqa", (2048, 512, 512)),
+        ("ling-lite-1.5", "gqa", (2048, 512, 512)),
+    ],
+)
+def test_query_key_and_value_are_split_each_on_its_own(name, layer_set, blocks):
+    """At tp 8 the 4 key heads of 128 are copied: two ranks share each."""
+    ir = shipped_ir(name)
+    [group] = [group for group in ir.weights.groups if group.layer_set == layer_set]
+    [weight] = [weight for weight in group.weights if "query_key_value" in weight.name]
+    assert (weight.tp_dim, weight.tp_blocks, weight.tp_unit) == (0, blocks, 128)
+    assert 8 in ir.parallel.tp
+
+
+def test_biases_are_split_as_the_products_they_belong_to():
+    for case in ("v2-mtp", "v1-normhead", "bias-tiny"):
+        for group in golden_ir(case).weights.groups:
+            by_name = {weight.name: weight for weight in group.weights}
+            for name, weight in by_name.items():
+                if name.endswith("query_key_value.bias"):
+                    product = by_name[name.replace(".bias", ".weight")]
+                    assert (weight.tp_blocks, weight.tp_unit) == (
+                        product.tp_blocks, product.tp_unit
+                    )  # fmt: skip
+                elif name.endswith("dense.bias"):
+                    assert not weight.is_split
 
 
 def test_blocks_of_one_parameter_fill_it_without_gaps():

@@ -69,6 +69,16 @@ def latent_attention(
     return causal_softmax(torch.cat([q_nope, q_rope], dim=-1), keys, values, scale)
 
 
+def grouped_attention(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+    """Softmax attention of one request whose query heads share key heads, neighbours the same one.
+
+    q: [T, H, K], k, v: [S, G, K], S >= T -> [T, H, K].
+    """
+    sharing = q.shape[1] // k.shape[1]
+    owners = [head // sharing for head in range(q.shape[1])]
+    return causal_softmax(q, k[:, owners], v[:, owners], scale)
+
+
 def route(
     logits: list[float],
     bias: list[float],
@@ -101,6 +111,17 @@ def route(
     return chosen, [weight * scaling for weight in weights]
 
 
+def route_softmax(
+    logits: list[float], *, num_experts_per_tok: int, is_normalised: bool
+) -> tuple[list[int], list[float]]:
+    """Chosen experts, best first, and their weights, for one token, over all experts."""
+    chosen = sorted(range(len(logits)), key=lambda expert: (-logits[expert], expert))
+    chosen = chosen[:num_experts_per_tok]
+    over = chosen if is_normalised and num_experts_per_tok > 1 else range(len(logits))
+    total = math.fsum(math.exp(logits[expert]) for expert in over)
+    return chosen, [math.exp(logits[expert]) / total for expert in chosen]
+
+
 def rotated(x: Tensor, positions: list[int], theta: float, places: list[tuple[int, int]]) -> Tensor:
     """[T, H, K] with each pair (i, j) of `places` turned by position * theta^(-n/len(places)).
 
@@ -114,3 +135,26 @@ def rotated(x: Tensor, positions: list[int], theta: float, places: list[tuple[in
                 turned = complex(x[token, head, i], x[token, head, j]) * turn
                 out[token, head, i], out[token, head, j] = turned.real, turned.imag
     return out
+
+
+def yarn_frequencies(
+    width: int, theta: float, factor: float, original: int, fast: float, slow: float
+) -> list[float]:
+    """Radians per position of each pair of a head that rotates `width` dimensions.
+
+    A pair that turns more than `fast` times over the original length keeps its frequency, one that
+    turns less than `slow` times is `factor` times slower, and between them the share of the slow
+    one grows linearly from pair to pair.
+    """
+
+    def pair_of(rotations: float) -> float:
+        return width * math.log(original / (rotations * 2 * math.pi)) / (2 * math.log(theta))
+
+    first = max(math.floor(pair_of(fast)), 0)
+    last = min(math.ceil(pair_of(slow)), width - 1)
+    frequencies = []
+    for pair in range(width // 2):
+        plain = 1 / theta ** (2 * pair / width)
+        share = min(max((pair - first) / ((last - first) or 0.001), 0.0), 1.0)
+        frequencies.append((1 - share) * plain + share * plain / factor)
+    return frequencies

@@ -39,15 +39,18 @@ def requests_of(lengths: Sequence[int], vocab_size: int, seed: int = 0) -> list[
 
 @dataclass
 class Server:
-    """One model and its pools. A step takes (request, number of tokens); None is a padded row."""
+    """One model and its pools, by default those that the package makes without being asked.
+
+    A step takes (request, number of tokens); None is a padded row.
+    """
 
     package: ModuleType
     model: nn.Module
-    pools: object = field(init=False)
+    pools: object = None
     backend: object = field(init=False)
 
     def __post_init__(self) -> None:
-        self.pools = self.package.Pools(NUM_SLOTS, NUM_PAGES)
+        self.pools = self.pools or self.package.Pools(NUM_SLOTS, NUM_PAGES)
         for pool in self.pools.tensors():
             pool.fill_(torch.nan)
         self.backend = self.package.HybridBackend(self.pools)

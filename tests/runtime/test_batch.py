@@ -8,7 +8,7 @@ import pytest
 import torch
 from lingen.ir import ModelIR
 from lingen.verify.package import generated_package
-from small_models import VARIANTS, lowered, lowered_small
+from small_models import lowered, lowered_variant
 from torch import Tensor
 
 PAD_SLOT = -1
@@ -64,9 +64,53 @@ def test_two_requests_on_one_slot_are_refused(tiny: ModuleType) -> None:
         )
 
 
-def test_too_few_pages_are_refused(tiny: ModuleType) -> None:
-    with pytest.raises(ValueError, match="slot 1: 17 tokens do not fit 1 pages of 16"):
-        prepared(tiny, input_ids=[[7]], num_computed_tokens=[16], slots=[1], page_table=[[0]])
+def test_two_requests_without_tokens_or_of_padding_may_share_a_slot(tiny: ModuleType) -> None:
+    step = prepared(
+        tiny,
+        input_ids=[[], [8], [], [9], [9]],
+        num_computed_tokens=[3, 0, 0, 0, 0],
+        slots=[1, 1, 1, PAD_SLOT, PAD_SLOT],
+        page_table=[[0], [1], [], [], []],
+    )
+    assert_equal(step.batch.slots, [1, 1, 1, PAD_SLOT, PAD_SLOT], torch.int32)
+
+
+@pytest.mark.parametrize(
+    ("computed", "pages", "message"),
+    [
+        (16, [0], "slot 1: 17 tokens do not fit 1 pages of 16"),
+        (0, [], "slot 1: 1 tokens do not fit 0 pages of 16"),
+        (47, [3, 4], "slot 1: 48 tokens do not fit 2 pages of 16"),
+    ],
+)
+def test_too_few_pages_are_refused(
+    tiny: ModuleType, computed: int, pages: list[int], message: str
+) -> None:
+    lists = {"num_computed_tokens": [0, computed], "slots": [0, 1], "page_table": [[5], pages]}
+    with pytest.raises(ValueError) as refusal:
+        prepared(tiny, input_ids=[[7], [7]], **lists)
+    assert str(refusal.value) == message
+    lists["page_table"] = [[5], [*pages, 6]]
+    prepared(tiny, input_ids=[[7], [7]], **lists)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"slots": [0, -2]}, "slots [0, -2]: below -1"),
+        ({"num_computed_tokens": [-1, 0]}, "num_computed_tokens [-1, 0]: below 0"),
+        ({"page_table": [[0], [1, -1]]}, "slot 1: pages [1, -1]: below 0"),
+        ({"page_table": [[0], [-1]], "slots": [0, -1]}, "slot -1: pages [-1]: below 0"),
+    ],
+    ids=["slot", "computed", "page", "page-of-padding"],
+)
+def test_numbers_that_index_from_the_end_are_refused(
+    tiny: ModuleType, wrong: dict, message: str
+) -> None:
+    lists = {"num_computed_tokens": [0, 0], "slots": [0, 1], "page_table": [[0], [1]]}
+    with pytest.raises(ValueError) as refusal:
+        tiny.ForwardBatch.from_lists([[7], [8]], **(lists | wrong))
+    assert str(refusal.value) == message
 
 
 @pytest.mark.parametrize("short", ["input_ids", "num_computed_tokens", "slots", "page_table"])
@@ -153,10 +197,11 @@ def assert_every_layer_has_the_backend_of_its_kind(package: ModuleType, ir: Mode
     classes = {
         "lightning": getattr(package.backend, "LightningBackend", None),
         "mla": getattr(package.backend, "MLABackend", None),
+        "gqa": getattr(package.backend, "GQABackend", None),
     }
     expected = [(layer.attention, layer.pool_idx) for layer in ir.plan.layers]
     if ir.mtp:
-        expected.append(("mla", ir.mtp.pool_idx))
+        expected.append((ir.plan.full_kind, ir.mtp.pool_idx))
     assert len(backend.layers) == len(expected)
     for (served_by, pool_idx), (kind, place) in zip(backend.layers, expected, strict=True):
         assert type(served_by) is classes[kind]
@@ -174,10 +219,14 @@ def test_every_layer_of_the_tiny_model_has_the_backend_of_its_kind(
 
 
 @pytest.mark.parametrize(
-    "name", ["all-mla", "all-lightning", "all-lightning-with-mtp", "full-tail", "linear-tail"]
+    "name",
+    [
+        *("all-mla", "all-lightning", "all-lightning-with-mtp", "full-tail", "linear-tail"),
+        *("v2", "v2-with-mtp", "linear-v2", "linear-v2-tail", "linear-v2-all-lightning-with-mtp"),
+    ],
 )
 def test_every_layer_has_the_backend_of_its_kind(name: str) -> None:
-    ir = lowered_small(*VARIANTS[name])
+    ir = lowered_variant(name)
     with generated_package(ir) as package:
         assert_every_layer_has_the_backend_of_its_kind(package, ir)
 
@@ -206,12 +255,29 @@ def test_pools_take_the_bytes_that_the_plan_counts(state_dtype: str, kv_dtype: s
     ]
 
 
-def test_pools_without_drafts_take_the_bytes_that_the_plan_counts(
-    tiny: ModuleType, tiny_ir: ModelIR
+@pytest.mark.parametrize(("num_drafts", "num_layers"), [(0, 2), (4, 3)])
+def test_pools_hold_the_mtp_layers_cache_if_the_spec_drafts(
+    num_drafts: int, num_layers: int
 ) -> None:
-    pools = tiny.Pools(num_slots=2, num_pages=7, drafts=False)
-    assert tiny_ir.cache.num_draft_tokens == 0
-    assert pools.kv.nbytes == tiny_ir.cache.kv_bytes_per_token * tiny_ir.cache.page_size * (7 + 1)
+    ir = lowered(f"cache.speculative.num_draft_tokens={num_drafts}")
+    with generated_package(ir) as package:
+        pools = package.Pools(num_slots=2, num_pages=7)
+        with torch.device("meta"):
+            model = package.ForCausalLM()
+    assert pools.kv.shape[0] == num_layers
+    assert pools.kv.nbytes == ir.cache.kv_bytes_per_token * ir.cache.page_size * (7 + 1)
+    assert (model.mtp is not None) == (num_drafts > 0)
+
+
+def test_pools_of_key_heads_take_the_bytes_that_the_plan_counts() -> None:
+    """Keys and values of 2 heads of 16 numbers, in two layers and the MTP layer."""
+    ir = lowered_variant("linear-v2-with-mtp")
+    with generated_package(ir) as package:
+        pools = package.Pools(num_slots=5, num_pages=7)
+    assert pools.state.shape == (4, 6, 4, 16, 16)
+    assert pools.kv.shape == (3, 8, 16, 2, 2, 16)
+    assert ir.cache.kv_bytes_per_token == 3 * 2 * 2 * 16 * 4
+    assert pools.kv.nbytes == ir.cache.kv_bytes_per_token * 16 * 8
 
 
 def test_bfloat16_state_takes_half_the_bytes() -> None:

@@ -171,8 +171,36 @@ def test_decay_of_each_layer_and_head_is_that_of_the_plan(
         want = [decay(decays, layer, head) for head in range(8)]
         got = log_decay.double().exp()
         assert_close(got, torch.tensor(want, dtype=torch.float64), 1e-7)
-    mla = [tiny_model.layers[layer].attention for layer in tiny_ir.plan.mla]
+    mla = [tiny_model.layers[layer].attention for layer in tiny_ir.plan.full]
     assert not any(hasattr(attention, "log_decay") for attention in mla)
+
+
+def test_decay_is_exact_whatever_the_default_dtype_is(
+    tiny: ModuleType, tiny_model: nn.Module
+) -> None:
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        got = tiny.model.LightningAttention(1).log_decay
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert_same_bits(got, tiny_model.layers[1].attention.log_decay)
+
+
+@pytest.mark.parametrize("count", [1, 3], ids=["decode", "prefill"])
+def test_plain_forward_keeps_no_graph_in_the_pools(server: Server, count: int) -> None:
+    """Outside `no_grad` too: a graph would grow with each step until memory ends."""
+    assert torch.is_grad_enabled()
+    [request] = requests_of([8], 160)
+    for _ in range(2):
+        step = server.prepare([(request, count)])
+        hidden = server.model(step, server.backend)
+        drafted = server.model.draft(torch.ones(count).long(), hidden, step, server.backend)
+        request.computed += count
+    logits = server.model.compute_logits(hidden)
+    for tensor in (hidden, drafted, logits, *server.pools.tensors()):
+        assert not tensor.requires_grad
+        assert tensor.grad_fn is None
+    assert not any(param.requires_grad for param in server.model.parameters())
 
 
 def next_tokens(request: Request, start: int, end: int) -> list[int]:

@@ -72,7 +72,7 @@ class Sequences:
     ) -> list[Tensor]:
         """One step of `new` tokens per request; returns each request's output.
 
-        The page lists end in nonsense: entries behind a request's tokens mean nothing. Rows of
+        The page table ends in nonsense: entries behind a request's tokens mean nothing. Rows of
         requests in `padded` are padding and hold NaN. Also checks that only the new rows of the
         pool change.
         """
@@ -80,11 +80,12 @@ class Sequences:
         backend = package.HybridBackend(pools)
         requests = range(len(new))
         slots = [PAD_SLOT if r in padded else r for r in requests]
-        pages = [[*self.pages[r], 10_000, -7] for r in requests]
+        pages = [[*self.pages[r], 10_000, 10_001] for r in requests]
         batch = package.ForwardBatch.from_lists(
             [[1] * count for count in new], list(computed), slots, pages
         )
-        step = backend.prepare(batch)
+        table = torch.where(batch.page_table == 10_001, -7, batch.page_table)
+        step = backend.prepare(dataclasses.replace(batch, page_table=table))
         if is_decode is not None:
             step = dataclasses.replace(step, is_decode=is_decode)
         spans = [slice(done, done + count) for done, count in zip(computed, new, strict=True)]

@@ -8,7 +8,7 @@ from types import ModuleType
 import pytest
 import torch
 from lingen.verify.package import generated_package
-from small_models import VARIANTS, lowered_small
+from small_models import lowered_variant
 from torch import nn
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
@@ -20,9 +20,15 @@ from torch._subclasses.fake_tensor import (
 HOST_SYNC = (DataDependentOutputException, DynamicOutputShapeException)
 
 
-@pytest.fixture(scope="module", params=["every-kind", "all-mla", "all-lightning", "biases"])
+KINDS = (
+    *("every-kind", "all-mla", "all-lightning", "biases", "yarn"),
+    *("v2-with-mtp", "linear-v2", "v1", "v2-yarn"),
+)
+
+
+@pytest.fixture(scope="module", params=KINDS)
 def package(request: pytest.FixtureRequest) -> Iterator[ModuleType]:
-    with generated_package(lowered_small(*VARIANTS[request.param])) as package:
+    with generated_package(lowered_variant(request.param)) as package:
         yield package
 
 

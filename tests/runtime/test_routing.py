@@ -203,6 +203,19 @@ def test_both_expert_paths_equal_the_weighted_sum(
         assert_close(out, want)
 
 
+def test_prefill_reads_only_the_experts_that_a_token_chose(top_4_of_12: ModuleType) -> None:
+    model = top_4_of_12.model
+    experts = fill_randomly(model.Experts())
+    indices = torch.tensor([[11, 2, 5, 7], [7, 5, 2, 0]])
+    weights = torch.rand(2, 4, generator=torch.Generator().manual_seed(0))
+    hidden = torch.randn(2, 32, generator=torch.Generator().manual_seed(1))
+    present = [0, 2, 5, 7, 11]
+    gate_up = {expert: experts.gate_up_proj[expert] for expert in present}
+    down = {expert: experts.down_proj[expert] for expert in present}
+    out = model.experts_prefill_ref(hidden, gate_up, down, weights, indices)
+    assert_close(out, expert_sum(hidden, experts, weights, indices))
+
+
 @pytest.mark.parametrize("is_decode", [True, False], ids=["decode", "prefill"])
 @pytest.mark.parametrize(
     ("num_shared", "want"), [(1, 3.5), (0, 2.5)], ids=["with-shared", "without-shared"]

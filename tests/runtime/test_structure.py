@@ -1,11 +1,9 @@
-"""The published models on the meta device: the loader's tables against the published tensor list,
-and how tensor-parallel ranks share each tensor."""
+"""The published models on the meta device: the loader's tables against the list of tensors."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +13,7 @@ import pytest
 import torch
 from lingen.ir import ModelIR
 from lingen.verify.package import generated_package
+from published import assert_every_element_is_filled_once
 from small_models import lowered
 from torch import nn
 
@@ -118,9 +117,7 @@ class Built:
     ir: ModelIR
     package: ModuleType
     model: nn.Module
-
-    def targets(self) -> dict[str, object]:
-        return self.package.weights.expand(*([True] if self.ir.mtp else []))
+    targets: dict[str, object]
 
 
 @pytest.fixture(scope="module", params=MODELS)
@@ -128,13 +125,14 @@ def built(request: pytest.FixtureRequest) -> Iterator[Built]:
     ir = lowered(spec=SPECS / f"{request.param}.yaml")
     with generated_package(ir) as package:
         with torch.device("meta"):
-            model = package.ForCausalLM()
-        yield Built(MODELS[request.param], ir, package, model)
+            model = package.ForCausalLM(**({"drafts": True} if ir.mtp else {}))
+        targets = package.weights.expand(*([True] if ir.mtp else []))
+        yield Built(MODELS[request.param], ir, package, model, targets)
 
 
 def test_the_loader_reads_exactly_the_published_tensors(built):
     published = built.published.tensors()
-    read = {name: target.weight.shape for name, target in built.targets().items()}
+    read = {name: target.weight.shape for name, target in built.targets.items()}
     assert sorted(published.keys() - read.keys()) == []
     assert sorted(read.keys() - published.keys()) == []
     assert {name: shape for name, shape in read.items() if published[name] != shape} == {}
@@ -142,19 +140,7 @@ def test_the_loader_reads_exactly_the_published_tensors(built):
 
 
 def test_every_element_of_every_parameter_is_filled_exactly_once(built):
-    spans = defaultdict(list)
-    for name, target in built.targets().items():
-        rows = target.rows(built.model)
-        assert rows.shape == target.weight.shape, name
-        assert rows.is_contiguous(), name
-        spans[target.param].append((rows.storage_offset(), rows.numel()))
-    for name, param in built.model.named_parameters():
-        filled = 0
-        for begin, size in sorted(spans.pop(name)):
-            assert begin == filled, name
-            filled += size
-        assert filled == param.numel(), name
-    assert dict(spans) == {}
+    assert_every_element_is_filled_once(built.model, built.targets)
 
 
 def test_experts_are_stacked_in_two_parameters(built):
@@ -194,85 +180,3 @@ def test_without_drafts_exactly_the_mtp_layer_is_gone(built):
     expand = built.package.weights.expand
     prefix = f"model.layers.{built.published.num_layers}."
     assert expand(True).keys() - expand(False).keys() == {f"{prefix}{name}" for name in MTP}
-
-
-# Dimension that ranks split, by the end of the name. All others are whole on every rank.
-SPLIT = {
-    "word_embeddings.weight": 0,
-    "lm_head.weight": 0,
-    "query_key_value.weight": 0,
-    "query_key_value.bias": 0,
-    "g_proj.weight": 0,
-    "g_norm.weight": 0,
-    "attention.dense.weight": 1,
-    "q_b_proj.weight": 0,
-    "q_proj.weight": 0,
-    "kv_b_proj.weight": 0,
-    "gate_proj.weight": 0,
-    "up_proj.weight": 0,
-    "down_proj.weight": 1,
-}
-
-
-def all_weights(package: ModuleType) -> list:
-    tables = [package.weights.MODEL_WEIGHTS, package.weights.DRAFT_WEIGHTS]
-    tables += [table for _, table in package.weights.LAYER_WEIGHTS]
-    return [weight for table in tables for weight in table]
-
-
-def numbered(shape: tuple[int, ...]) -> torch.Tensor:
-    return torch.arange(math.prod(shape), dtype=torch.float32).reshape(shape)
-
-
-@pytest.fixture(scope="module")
-def biased() -> Iterator[ModuleType]:
-    """The tensors that tiny has not: biases, and a query projection without a latent."""
-    overrides = ["model.use_bias=true", "model.use_qkv_bias=true", "attention.mla.q_lora_rank=null"]
-    with generated_package(lowered(*overrides)) as package:
-        yield package
-
-
-@pytest.mark.parametrize("tp_size", [1, 2, 4, 8])
-def test_the_ranks_shards_put_together_are_the_whole_tensor(tiny, biased, tp_size):
-    for package in (tiny, biased):
-        for weight in all_weights(package):
-            whole = numbered(weight.shape)
-            shards = [package.weights.shard(whole, weight, r, tp_size) for r in range(tp_size)]
-            ends = [end for end in SPLIT if weight.name.endswith(end)]
-            if not ends:
-                assert all(torch.equal(shard, whole) for shard in shards), weight.name
-                continue
-            blocks = 3 if "query_key_value" in weight.name else 1
-            dim = SPLIT[ends[0]]
-            columns = zip(*(shard.chunk(blocks, dim) for shard in shards), strict=True)
-            joined = torch.cat([torch.cat(block, dim) for block in columns], dim)
-            assert torch.equal(joined, whole), weight.name
-            assert len({shard.shape for shard in shards}) == 1, weight.name
-
-
-def test_a_rank_holds_its_own_heads_of_query_key_and_value(tiny):
-    weight = tiny.weights.Weight("qkv", (12, 1), tp_dim=0, tp_blocks=3)
-    shards = [tiny.weights.shard(numbered((12, 1)), weight, r, 2) for r in range(2)]
-    assert [s.flatten().tolist() for s in shards] == [[0, 1, 4, 5, 8, 9], [2, 3, 6, 7, 10, 11]]
-
-
-@pytest.mark.parametrize("tp_size", [2, 4, 8])
-def test_a_vocabulary_that_does_not_divide_is_padded_with_zero_rows(tp_size):
-    with generated_package(lowered("model.vocab_size=161")) as package:
-        embedding, _, head = package.weights.MODEL_WEIGHTS
-        for weight in (embedding, head):
-            whole = (1 + numbered((161, 512))).bfloat16()
-            shards = [package.weights.shard(whole, weight, r, tp_size) for r in range(tp_size)]
-            joined = torch.cat(shards)
-            assert joined.shape[0] == -(-161 // tp_size) * tp_size
-            assert torch.equal(joined[:161], whole)
-            assert not joined[161:].any()
-            assert {shard.dtype for shard in shards} == {torch.bfloat16}
-
-
-@pytest.mark.parametrize("tp_dim", [0, 1])
-def test_a_size_that_does_not_divide_is_refused_by_name_even_if_it_is_the_vocabularys(tiny, tp_dim):
-    shape = (tiny.model.VOCAB_SIZE, tiny.model.VOCAB_SIZE)
-    weight = tiny.weights.Weight("attention.dense.weight", shape, tp_dim=tp_dim)
-    with pytest.raises(ValueError, match=r"^attention\.dense\.weight: 160 does not divide by 3 ra"):
-        tiny.weights.shard(torch.zeros(shape), weight, 0, 3)

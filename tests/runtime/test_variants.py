@@ -16,15 +16,15 @@ from comparison import TOLERANCES, assert_close, relative_error
 from lingen.emit.render import render
 from lingen.ir import ModelIR
 from lingen.verify.package import generated_package
-from serving import Server, requests_of
-from small_models import VARIANTS, fill_randomly, lowered, lowered_small
+from serving import NUM_PAGES, NUM_SLOTS, Server, requests_of
+from small_models import SIBLINGS, VARIANTS, fill_randomly, lowered, lowered_variant
 from torch import nn
 
 SPECS = Path(__file__).parents[2] / "specs"
-PUBLISHED = ["ling-2.6-1t", "ling-2.6-flash", "ring-2.5-1t"]
+PUBLISHED = sorted(path.stem for path in SPECS.glob("*.yaml"))
 MAX_LINE_LENGTH = 100
-# Facts of the model that its callers need: the tokenizer, the scheduler.
-FOR_CALLERS = {"MAX_POSITION_EMBEDDINGS", "PAD_TOKEN_ID", "EOS_TOKEN_ID", "__all__"}
+# What only callers need: the tokenizer, the scheduler, a loader for several ranks.
+FOR_CALLERS = {"MAX_POSITION_EMBEDDINGS", "PAD_TOKEN_ID", "EOS_TOKEN_ID", "shard", "__all__"}
 # Four layers with sums in another order; measured: up to 2e-5.
 TOLERANCE = 1e-4
 
@@ -41,10 +41,14 @@ class Variant:
     def model(self) -> nn.Module:
         return fill_randomly(self.package.ForCausalLM())
 
+    def drafting_server(self) -> Server:
+        model = fill_randomly(self.package.ForCausalLM(drafts=True))
+        return Server(self.package, model, self.package.Pools(NUM_SLOTS, NUM_PAGES, drafts=True))
 
-@pytest.fixture(scope="module", params=VARIANTS)
+
+@pytest.fixture(scope="module", params=[*VARIANTS, *SIBLINGS])
 def variant(request: pytest.FixtureRequest) -> Iterator[Variant]:
-    ir = lowered_small(*VARIANTS[request.param])
+    ir = lowered_variant(request.param)
     with generated_package(ir) as package:
         yield Variant(ir, package)
 
@@ -118,7 +122,8 @@ def test_unused_constant_is_noticed(tmp_path: Path) -> None:
 
 
 def test_model_has_the_parameters_that_the_plan_counts(variant: Variant) -> None:
-    model = variant.package.ForCausalLM()
+    drafts = {"drafts": True} if variant.ir.mtp else {}
+    model = variant.package.ForCausalLM(**drafts)
     drafting = [p.numel() for n, p in model.named_parameters() if n.startswith("mtp.")]
     total = sum(p.numel() for p in model.parameters())
     counts = variant.ir.parameters
@@ -177,13 +182,26 @@ def test_drafts_of_decodes_equal_those_of_a_prefill(variant: Variant) -> None:
     if not variant.ir.mtp:
         assert not hasattr(variant.package.ForCausalLM(), "draft")
         return
-    model = variant.model()
     [whole] = requests_of([19], 160)
     ids = [*whole.tokens[1:], 0]
-    [want] = Server(variant.package, model).step_and_draft(ids, (whole, 19))
-    server = Server(variant.package, model)
+    [want] = variant.drafting_server().step_and_draft(ids, (whole, 19))
+    server = variant.drafting_server()
     [request] = requests_of([19], 160)
     outs = server.step_and_draft(ids[:17], (request, 17))
     for place in (17, 18):
         outs += server.step_and_draft([ids[place]], (request, 1))
     assert_similar(variant, torch.cat(outs), want)
+
+
+def test_drafting_and_its_cache_are_there_by_default_if_the_spec_drafts(variant: Variant) -> None:
+    ir, package = variant.ir, variant.package
+    drafts = ir.mtp is not None and ir.spec.cache.speculative.num_draft_tokens > 0
+    assert (getattr(package.ForCausalLM(), "mtp", None) is not None) == drafts
+    pools = package.Pools(num_slots=2, num_pages=3)
+    per_token = pools.kv.nbytes // (4 * 16) if hasattr(pools, "kv") else 0
+    assert per_token == ir.cache.kv_bytes_per_token
+    if ir.mtp:
+        for choice in (True, False):
+            pools = package.Pools(num_slots=2, num_pages=3, drafts=choice)
+            assert pools.kv.shape[0] == len(ir.plan.full) + choice
+            assert (package.ForCausalLM(drafts=choice).mtp is not None) == choice

@@ -28,7 +28,7 @@ from checkpoints import (
 from lingen.emit.render import render_all
 from lingen.ir import ModelIR
 from lingen.verify.package import generated_package
-from small_models import VARIANTS, fill_randomly, lowered, lowered_small
+from small_models import fill_randomly, lowered, lowered_variant
 from torch import Tensor, nn
 
 SPECS = Path(__file__).parents[2] / "specs"
@@ -107,7 +107,8 @@ LOADERS = {
         (
             *("no-mtp", "all-mla-without-mtp", "all-lightning", "all-lightning-with-mtp"),
             *("all-dense", "all-dense-with-mtp", "all-moe", "no-shared-expert"),
-            *("biases", "no-q-lora", "bfloat16"),
+            *("biases", "no-q-lora", "bfloat16", "v2", "v2-biases", "linear-v2"),
+            *("linear-v2-all-lightning-with-mtp", "v1", "v1-raw-scores"),
         ),
         ("[bfloat16,float32]", "[bfloat16,float32,fp8_channel,fp8_block]"),
     ),
@@ -116,7 +117,7 @@ LOADERS = {
 
 
 def loader_ir(variant: str, formats: str) -> ModelIR:
-    return lowered_small(*VARIANTS[variant], f"quantization.checkpoint_formats={formats}")
+    return lowered_variant(variant, f"quantization.checkpoint_formats={formats}")
 
 
 @pytest.mark.parametrize("variant", LOADERS)
@@ -265,7 +266,8 @@ def test_names_of_the_index_that_no_file_holds_are_listed(tiny, unfilled, whole,
 
 def test_a_foreign_checkpoint_is_refused_in_one_line(tiny, unfilled, whole, tmp_path):
     describe_empty(tmp_path, {f"language_model.{name}": entry for name, entry in whole.items()})
-    want = f"{tmp_path}: no tensor of tiny is in model.safetensors"
+    describe_empty(tmp_path, {}, "empty.safetensors")
+    want = f"{tmp_path}: no tensor of tiny is in empty.safetensors, model.safetensors"
     assert refusal(tiny, unfilled, tmp_path) == want
 
 

@@ -10,7 +10,7 @@ from lingen.spec import load_spec, load_spec_text
 from lingen.spec.dialect import parse
 from lingen.spec.rules import RULES
 from lingen.spec.scalars import resolve_plain
-from lingen.spec.schema import known_keys
+from lingen.spec.schema import known_keys, schema
 
 BAD_SPECS = Path(__file__).parent.parent / "bad_specs"
 CASES = sorted(path.name for path in BAD_SPECS.iterdir())
@@ -31,7 +31,7 @@ def test_bad_spec_gives_exactly_the_expected_message(case, monkeypatch):
 
 
 def test_there_are_cases():
-    assert len(CASES) > 150
+    assert len(CASES) > 175
 
 
 @pytest.mark.parametrize("rule", RULES, ids=RULE_CASES)
@@ -43,10 +43,27 @@ def test_every_rule_has_a_case_that_only_it_refuses(rule):
 
 @pytest.mark.parametrize("rule", RULES, ids=RULE_CASES)
 def test_arguments_of_every_rule_are_its_keys_in_order(rule):
-    names = [key.rpartition(".")[2] for key in rule.keys]
+    names = [rule.label(key).replace(".", "_") for key in rule.keys]
     for function in (rule.why_not, *rule.candidates.values()):
         parameters = list(inspect.signature(function).parameters)
         assert parameters in (names, ["_"]), function
+
+
+def test_a_key_of_a_rule_is_named_by_its_last_part_or_with_its_section_where_two_end_alike():
+    labels = {rule.name: [rule.label(key) for key in rule.keys] for rule in RULES}
+    assert labels["expert-groups"] == ["n_group", "num_experts"]
+    assert labels["one-head-dim"] == ["gqa.head_dim", "lightning.head_dim"]
+    assert all(len(set(names)) == len(names) for names in labels.values())
+
+
+def test_every_section_that_only_some_architectures_have_has_a_case_in_another():
+    sections = {section for own in schema()["x-lingen-sections"].values() for section in own}
+    misplaced = {
+        match[1]
+        for case in CASES
+        for match in re.finditer(r": ([\w.]+): \w+ has no such section$", expected(case), re.M)
+    }
+    assert misplaced == sections
 
 
 def test_rules_have_distinct_names():
@@ -87,11 +104,11 @@ def _proposals(fix: str, keys: tuple[str, ...]) -> list[tuple[str, str]]:
     """`n_group 4 or 8, or num_experts 60` as pairs of dotted key and value."""
     if len(keys) == 1:
         return [(keys[0], value) for value in fix.split(" or ")]
-    by_name = {key.rpartition(".")[2]: key for key in keys}
     pairs = []
     for part in fix.split(", or "):
         name, _, values = part.partition(" ")
-        pairs += [(by_name[name], value) for value in values.split(" or ")]
+        [key] = [key for key in keys if f".{key}".endswith(f".{name}")]
+        pairs += [(key, value) for value in values.split(" or ")]
     return pairs
 
 

@@ -72,7 +72,7 @@ def test_parents_of_a_family_are_found_from_its_folder_and_from_the_specs(tmp_pa
     write(tmp_path, families__d=TINY)
     spec = load_spec(tmp_path / "spec.yaml")
     assert [Path(source).stem for source in spec.sources] == [
-        "spec", "a", "c", "d", "bailing-moe-v2.5"
+        "spec", "a", "c", "d", "bailing-moe-v2.5", "runtime"
     ]  # fmt: skip
     assert spec.model.name == "b"
 
@@ -119,12 +119,13 @@ def test_a_cycle_through_a_symbolic_link_is_seen(tmp_path):
 
 
 def test_eight_parents_are_allowed_and_nine_are_not(tmp_path):
-    chain = {f"p{index}": f"extends: p{index + 1}\n" for index in range(7)}
-    write(tmp_path, **chain, p7=TINY)
+    # The family behind TINY has a parent of its own.
+    chain = {f"p{index}": f"extends: p{index + 1}\n" for index in range(6)}
+    write(tmp_path, **chain, p6=TINY)
     assert len(load_spec(tmp_path / "p0.yaml").sources) == 9
-    write(tmp_path, p8="extends: p0\n")
+    write(tmp_path, p7="extends: p0\n")
     with pytest.raises(SpecError, match="more than 8 parents"):
-        load_spec(tmp_path / "p8.yaml")
+        load_spec(tmp_path / "p7.yaml")
 
 
 @pytest.mark.parametrize(
@@ -150,6 +151,10 @@ def test_a_missing_parent_names_the_nearest_in_the_folder(tmp_path):
     assert text.endswith("fix       mine")
     (text,) = problems_of("extends: bailing-moe-v2.5\n")
     assert text.endswith("fix       families/bailing-moe-v2.5")
+    (text,) = problems_of("extends: runtim\n")
+    assert text.endswith("fix       families/runtime")
+    (text,) = problems_of("extends: zzz\n")
+    assert "fix" not in text
 
 
 def test_text_without_a_folder_extends_shipped_specs_only(tmp_path, monkeypatch):
@@ -169,8 +174,10 @@ def test_the_spec_is_the_same_from_any_folder_and_by_any_path(tmp_path, monkeypa
     assert relative.resolved_hash == absolute.resolved_hash
     assert relative.header_name == absolute.header_name == "specs/ling-2.6-flash.yaml"
     assert relative.sources == (
-        "copy/ling-2.6-flash.yaml", "copy/families/bailing-moe-v2.5.yaml"
-    )  # fmt: skip
+        "copy/ling-2.6-flash.yaml",
+        "copy/families/bailing-moe-v2.5.yaml",
+        "copy/families/runtime.yaml",
+    )
 
 
 def test_an_override_lies_over_the_spec():
@@ -185,7 +192,9 @@ def test_an_override_lies_over_the_spec():
     assert spec.cache.prefix_cache is False
     assert spec.attention.mla.q_lora_rank is None
     assert spec.origin("moe.num_experts").file == "--set"
-    assert spec.sources == ("s.yaml", "specs/families/bailing-moe-v2.5.yaml")
+    assert spec.sources == (
+        "s.yaml", "specs/families/bailing-moe-v2.5.yaml", "specs/families/runtime.yaml"
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -207,12 +216,30 @@ def test_an_override_lies_over_the_spec():
         ("moe=3", "--set:1:5: moe: not a section"),
         ("model.name.x=3", "--set:1:1: model.name: not a string"),
         ("extends=x", "--set:1:1: extends: cannot be set"),
+        ("model.rope_scaling=yarn", "--set:1:20: model.rope_scaling: not a section or null"),
+        ("model.rope_scaling={factor: 2}", "--set:1:20: model.rope_scaling: "),
+        ("model.rope_scaling.factor=2", "s.yaml:2:1: model.rope_scaling.beta_fast: missing"),
+        ("model.rope_scaling.type=yarn", "--set:1:1: model.rope_scaling.type: unknown key"),
+        ("attention.gqa.head_dim=64", "--set:1:1: attention.gqa: BailingMoeV2_5ForCausalLM has no"),
         ("moe.n_group=7", "--set:1:13: moe.n_group: num_experts is not a multiple of n_group"),
     ],
 )
 def test_a_wrong_override_is_refused_with_its_key(override, message):
     (text, *_) = problems_of(TINY, overrides=[override])
     assert text.startswith(message)
+
+
+def test_one_value_of_a_scaling_is_set_over_a_spec_that_has_one():
+    scaling = (
+        "extends: ling-2.6-flash\nmodel:\n  rope_scaling:\n    rope_type: yarn\n    factor: 2\n"
+        "    original_max_position_embeddings: 131072\n    beta_fast: 32\n    beta_slow: 1\n"
+        "    mscale: null\n    mscale_all_dim: null\n"
+    )
+    spec = load_spec_text(scaling, "s.yaml", overrides=["model.rope_scaling.factor=4"])
+    assert (spec.model.rope_scaling.factor, spec.model.rope_scaling.beta_fast) == (4.0, 32.0)
+    assert spec.origin("model.rope_scaling.factor").file == "--set"
+    without = load_spec_text(scaling, "s.yaml", overrides=["model.rope_scaling=null"])
+    assert without == load_spec(SPECS / "ling-2.6-flash.yaml")
 
 
 def test_an_override_given_twice_is_refused():

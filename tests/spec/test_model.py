@@ -1,7 +1,6 @@
 """ModelSpec and the schema: same keys, lossless round trip, one hash for one meaning."""
 
 import dataclasses
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -9,15 +8,12 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from lingen.errors import SpecError
 from lingen.spec import ModelSpec, dump_yaml, load_spec, load_spec_text
-from lingen.spec.model import build_spec
-from lingen.spec.rules import RULES, repairs
+from lingen.spec.building import build_spec
 from lingen.spec.schema import known_keys, schema
+from spec_bases import BASES, FLASH, LEAVES, SPECS, YARN
 
-SPECS = Path(__file__).parent.parent.parent / "specs"
-NAMES = ["ling-2.6-1t", "ling-2.6-flash", "ring-2.5-1t"]
-FLASH = load_spec(SPECS / "ling-2.6-flash.yaml")
-LEAVES = {key: part for key, part in known_keys().items() if "properties" not in part}
-del LEAVES["extends"]
+NAMES = sorted(path.stem for path in SPECS.glob("*.yaml"))
+PLACES = [(base, key) for base, spec in BASES.items() for key in spec.values()]
 
 
 def test_the_schema_is_a_valid_json_schema():
@@ -53,21 +49,77 @@ def test_the_model_has_exactly_the_keys_of_the_schema_in_its_order():
                 found.append(f"{prefix}{field.name}")
         return found
 
-    assert [key for key in keys(FLASH) if key in LEAVES] == list(LEAVES)
-    assert set(keys(FLASH)) - set(LEAVES) == {"file", "sources", "origins"}
+    with_all = build_spec(every_section(schema()), "s.yaml", ("s.yaml",), {})
+    assert [key for key in keys(with_all) if key in LEAVES] == list(LEAVES)
+    assert set(keys(with_all)) - set(LEAVES) == {"file", "sources", "origins"}
 
 
-def test_every_number_key_is_a_float_and_every_list_a_tuple():
-    for key, part in LEAVES.items():
-        value = FLASH.values()[key]
-        if part.get("type") == "number":
+def every_section(part: dict) -> object:
+    """A tree with every key, a null at each."""
+    if "properties" not in part:
+        return None
+    return {name: every_section(child) for name, child in part["properties"].items()}
+
+
+def test_the_bases_have_every_key_of_the_schema():
+    assert {key for _, key in PLACES} == {*LEAVES, "model.rope_scaling"}
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_every_number_key_is_a_float_and_every_list_a_tuple(base):
+    for key, value in BASES[base].values().items():
+        kinds = str(known_keys()[key].get("type", ""))
+        if "number" in kinds and value is not None:
             assert type(value) is float, key
-        assert isinstance(value, tuple) == (part.get("type") == "array"), key
+        assert isinstance(value, tuple) == ("array" in kinds), key
+
+
+def test_values_have_the_sections_of_the_architecture_and_no_other():
+    conditional = {section for own in schema()["x-lingen-sections"].values() for section in own}
+    for base in BASES.values():
+        own = set(schema()["x-lingen-sections"][base.model.architectures[0]])
+        keys = base.values().keys()
+        assert {each for each in conditional if any(k.startswith(f"{each}.") for k in keys)} == own
+        tree = base.as_tree()
+        assert {f"attention.{name}" for name in tree["attention"]} & conditional == own - {
+            "kernels"
+        }
+        assert ("kernels" in tree) == ("kernels" in own)
+
+
+def test_every_architecture_of_the_schema_has_its_sections_its_model_type_and_a_shipped_spec():
+    names = known_keys()["model.architectures"]["items"]["enum"]
+    assert list(schema()["x-lingen-sections"]) == names
+    assert list(schema()["x-lingen-model-types"]) == names
+    assert set(schema()["x-lingen-model-types"].values()) == set(
+        known_keys()["model.model_type"]["enum"]
+    )
+    assert {load_spec(SPECS / f"{name}.yaml").model.architectures[0] for name in NAMES} == set(
+        names
+    )
+    for own in schema()["x-lingen-sections"].values():
+        assert all("properties" in known_keys()[section] for section in own)
+
+
+def test_no_scaling_is_a_stated_null_and_scaling_a_section():
+    assert FLASH.values()["model.rope_scaling"] is None
+    assert FLASH.as_tree()["model"]["rope_scaling"] is None
+    yarn = BASES["yarn"]
+    assert "model.rope_scaling" not in yarn.values()
+    assert yarn.as_tree()["model"]["rope_scaling"] == YARN
+    assert yarn.resolved_hash != FLASH.resolved_hash
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_shipped_spec_survives_the_way_to_yaml_and_back(name):
-    spec = load_spec(SPECS / f"{name}.yaml")
+    survives(load_spec(SPECS / f"{name}.yaml"))
+
+
+def test_a_spec_with_scaled_frequencies_survives_the_way_to_yaml_and_back():
+    survives(BASES["yarn"])
+
+
+def survives(spec: ModelSpec) -> None:
     text = dump_yaml(spec.as_tree())
     again = load_spec_text(text, "elsewhere.yaml")
     assert again == spec
@@ -91,8 +143,9 @@ def legal(part: dict) -> st.SearchStrategy:
         return st.booleans()
     if kind == "string":
         return st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
-    if kind == "number":
-        return st.floats(1e-300, 0.99)
+    if kind == "number" or kind == ["number", "null"]:
+        numbers = st.floats(1e-300, 0.99)
+        return numbers | st.none() if isinstance(kind, list) else numbers
     if kind == "array":
         unique = part.get("uniqueItems", False)
         return st.lists(
@@ -106,7 +159,12 @@ def trees(part: dict) -> st.SearchStrategy:
     if "properties" not in part:
         return legal(part)
     names = [name for name in part["properties"] if name != "extends"]
-    return st.fixed_dictionaries({name: trees(part["properties"][name]) for name in names})
+    conditional = {"lightning", "mla", "gqa", "kernels"} & set(names)
+    section = st.fixed_dictionaries(
+        {name: trees(part["properties"][name]) for name in names if name not in conditional},
+        optional={name: trees(part["properties"][name]) for name in conditional},
+    )
+    return section | st.none() if "null" in part["type"] else section
 
 
 @given(trees(schema()))
@@ -133,11 +191,11 @@ def test_comments_and_order_have_no_part_in_the_hash():
     assert load_spec_text(text, "s.yaml").resolved_hash == FLASH.resolved_hash
 
 
-@pytest.mark.parametrize("key", LEAVES)
-def test_every_key_has_a_part_in_equality_and_in_the_hash(key):
-    changed = replaced(FLASH, key.split("."), "changed")
-    assert changed != FLASH
-    assert changed.resolved_hash != FLASH.resolved_hash
+@pytest.mark.parametrize(("base", "key"), PLACES)
+def test_every_key_has_a_part_in_equality_and_in_the_hash(base, key):
+    changed = replaced(BASES[base], key.split("."), "changed")
+    assert changed != BASES[base]
+    assert changed.resolved_hash != BASES[base].resolved_hash
 
 
 def replaced(part: object, steps: list[str], value: object) -> object:
@@ -151,13 +209,14 @@ def test_a_spec_cannot_be_changed():
     assert isinstance(FLASH, ModelSpec)
 
 
-def test_values_are_sorted_by_key():
-    assert list(FLASH.values()) == sorted(LEAVES)
+@pytest.mark.parametrize("base", BASES)
+def test_values_are_sorted_by_key(base):
+    assert list(BASES[base].values()) == sorted(BASES[base].values())
 
 
-@pytest.mark.parametrize("key", LEAVES)
-def test_a_key_stated_nowhere_is_missing_and_named(key):
-    tree = FLASH.as_tree()
+@pytest.mark.parametrize(("base", "key"), PLACES)
+def test_a_key_stated_nowhere_is_missing_and_named(base, key):
+    tree = BASES[base].as_tree()
     *sections, name = key.split(".")
     part = tree
     for section in sections:
@@ -167,42 +226,5 @@ def test_a_key_stated_nowhere_is_missing_and_named(key):
         load_spec_text(dump_yaml(tree), "s.yaml")
     (problem,) = caught.value.problems
     assert problem.key == key
-    matters = LEAVES[key].get("x-lingen-mathematics", False)
+    matters = known_keys()[key].get("x-lingen-mathematics", False)
     assert problem.message == "missing" + ", and it changes the mathematics" * matters
-
-
-CHANGED = (
-    "model.num_attention_heads",
-    "model.num_hidden_layers",
-    "attention.lightning.group_norm_size",
-    "mlp.first_k_dense_replace",
-    "moe.num_experts",
-    "moe.n_group",
-    "moe.topk_group",
-    "moe.num_experts_per_tok",
-    "moe.moe_intermediate_size",
-)
-SIZES = st.sampled_from([1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 100, 128])
-
-
-TP = st.lists(SIZES, max_size=3).map(lambda sizes: list(dict.fromkeys([1, *sizes])))
-
-
-@given(st.fixed_dictionaries({key: SIZES for key in CHANGED} | {"parallel.tp": TP}))
-def test_every_repair_mends_its_rule_and_breaks_no_other(changes):
-    values = {k: list(v) if isinstance(v, tuple) else v for k, v in FLASH.values().items()}
-    values |= changes
-    broken = broken_rules(values)
-    for name, rule in broken.items():
-        for key, proposals in repairs(rule, values).items():
-            assert 1 <= len(proposals) <= 2
-            for value in proposals:
-                still = broken_rules({**values, key: value})
-                assert name not in still
-                assert set(still) <= set(broken)
-
-
-def broken_rules(values: dict[str, object]) -> dict[str, object]:
-    return {
-        rule.name: rule for rule in RULES if rule.why_not(*(values[key] for key in rule.keys))
-    }  # fmt: skip

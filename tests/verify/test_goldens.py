@@ -15,9 +15,15 @@ CASES = (
     "engine-h128",
     "hybrid-heads6",
     "hybrid-mla-h4",
+    "linear-v2-gqa",
+    "linear-v2-tail",
     "mtp",
     "qlora",
     "tail-layers",
+    "v1-gqa",
+    "v1-normhead",
+    "v2-gqa",
+    "v2-mtp",
 )
 
 
@@ -53,6 +59,8 @@ def test_names_are_those_of_the_recorded_tensors(capsys):
     assert {name.partition("@")[2] for name in names} == {
         "",
         "chunks20+17",
+        "padded-rows",
+        "reused",
         "stepwise",
         "ragged",
         "reversed",
@@ -74,7 +82,7 @@ def test_the_minimax_backend_is_accepted_and_named(capsys):
 def test_the_table_shows_tensors_errors_and_the_verdict(capsys):
     assert run(["verify", str(GOLDEN / "bias-tiny"), str(GOLDEN / "qlora")]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("bias-tiny (seg_la): passed\n")
+    assert out.startswith("bias-tiny (seg_la, torch reference): passed\n")
     assert "main.layer.*.out" in out
     assert out.splitlines()[-1].startswith("2 of 2 cases passed, ")
     assert max(map(len, out.splitlines())) <= 80

@@ -3,54 +3,13 @@
 from __future__ import annotations
 
 import json
-import shutil
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
+from damage import edit_json, edited_source, first_off
 from lingen.cli import run
-from lingen.emit.render import render
 from lingen.verify import package as verify_package
 from safetensors.torch import load_file, save_file
-
-GOLDEN = Path(__file__).parents[1] / "golden"
-
-
-@pytest.fixture
-def case(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
-    """A copy of the case named by the test's parameter, free to be damaged."""
-    folder = tmp_path / request.param
-    shutil.copytree(GOLDEN / request.param, folder)
-    return folder
-
-
-def edit_json(file: Path, change: Callable[[dict], None]) -> None:
-    data = json.loads(file.read_text())
-    change(data)
-    file.write_text(json.dumps(data))
-
-
-def first_off(case: Path, capsys: pytest.CaptureFixture[str]) -> str:
-    """The tensor that the failing report names first."""
-    assert run(["verify", "--json", str(case)]) == 1
-    report = json.loads(capsys.readouterr().out)
-    assert report["passed"] is False
-    checks = report["cases"][0]["checks"]
-    return next(check["name"] for check in checks if not check["passed"])
-
-
-def edited_source(monkeypatch: pytest.MonkeyPatch, path: str, old: str, new: str) -> None:
-    """Make the package that verify renders differ in one place of one file."""
-
-    def damaged(ir, target):
-        files = render(ir, target)
-        text = files[path].decode()
-        assert text.count(old) == 1, f"{old!r} stands {text.count(old)} times in {path}"
-        return {**files, path: text.replace(old, new).encode()}
-
-    monkeypatch.setattr(verify_package, "render", damaged)
-
 
 CONFIG_CHANGES = {
     "rope theta": ("bias-tiny", {"rope_theta": 10000.0}, "main.layer.0.attn_out"),
@@ -238,8 +197,10 @@ def test_the_table_names_the_first_tensor_that_is_off(case, capsys):
     edit_json(case / "config.json", lambda config: config.update(rope_theta=10000.0))
     assert run(["verify", str(case)]) == 1
     out = capsys.readouterr().out
-    assert out.startswith("bias-tiny (seg_la): FAILED, first off: main.layer.0.attn_out\n")
-    assert out.endswith("\n0 of 1 cases passed, 23 checks\n")
+    assert out.startswith(
+        "bias-tiny (seg_la, torch reference): FAILED, first off: main.layer.0.attn_out\n"
+    )
+    assert out.endswith("\n0 of 1 cases passed, 27 checks\n")
 
 
 @pytest.mark.parametrize("case", ["bias-tiny"], indirect=True)
