@@ -11,7 +11,7 @@ import dataclasses
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 from lingen.emit.instrument import MARK_END, MARK_START
@@ -43,16 +43,20 @@ class Recorder:
         self._values: dict[str, None] = {}
         self._parts: dict[str, None] = {}
         self._reads: list[tuple[str, ...]] = []
-        self._paths: dict[int, str] = {}
+        self._ir: object = None
 
     def watch(self, ir: object) -> Watched:
         """`ir` as a template may see it: the same values, and every read is logged."""
-        self._paths = {id(value): path for value, path in reversed([*_parts_of(ir, "")])}
+        self._ir = ir
         return _watched_type(type(ir))(ir, "", "", self)
 
     def path_of(self, value: object, path: str) -> str:
         """Where an object that a property returned stands in the IR, or else `path`."""
         return self._paths.get(id(value), path)
+
+    @cached_property
+    def _paths(self) -> dict[int, str]:
+        return {id(value): path for value, path in reversed([*_parts_of(self._ir, "")])}
 
     def log_value(self, path: str) -> None:
         self._values[path] = None

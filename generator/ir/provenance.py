@@ -9,6 +9,7 @@ names each row that lacks a key or lists an idle one. Knows nothing of templates
 from __future__ import annotations
 
 import re
+from functools import cache
 
 from lingen.ir.config_facts import fact_keys
 from lingen.ir.weight_provenance import DECODER, DRAFT, group_keys, weight_keys
@@ -199,6 +200,7 @@ _CONFIG = "weights.config_facts"
 _WEIGHTS = re.compile(r"weights\.groups\[(\w+)\](?:\.weights\[([^\]]+)\])?(?:\.(\w+))?")
 
 
+@cache
 def spec_keys(fact: str) -> Keys:
     """Keys that decide a fact, those that bear on it most first; () where none does.
 

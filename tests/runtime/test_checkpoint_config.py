@@ -99,9 +99,16 @@ def test_a_value_of_another_type_or_a_little_off_differs(tiny, unfilled, folder,
     ],
     ids=["all", "none", "null", "written-otherwise", "other-keys"],
 )
-def test_equal_absent_and_unrelated_keys_load(tiny, folder, facts):
-    write_config(folder, facts)
-    loaded(tiny, folder)
+def test_equal_absent_and_unrelated_keys_pass(tiny, tmp_path, facts):
+    write_config(tmp_path, facts)
+    tiny.weights.check_config(tmp_path)
+
+
+def test_a_checkpoint_with_the_config_it_was_published_with_loads(tmp_path):
+    with generated_package(lowered_variant("every-kind")) as package:
+        save(tmp_path, published(fill_randomly(package.ForCausalLM())))
+        write_config(tmp_path, package.weights.CONFIG_FACTS)
+        loaded(package, tmp_path)
 
 
 def test_key_heads_and_what_the_softmax_router_honours_are_compared(tmp_path):

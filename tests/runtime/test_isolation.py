@@ -34,8 +34,6 @@ def rendered(spec: str, edited: tuple[str, ...] = (), added: dict[str, str] | No
     ("spec", "unused", "used"),
     [
         ("ling-2.6-flash", (GQA, SOFTMAX), (MLA, LIGHTNING, SIGMOID)),
-        ("ling-2.6-1t", (GQA, SOFTMAX), (MLA, LIGHTNING, SIGMOID)),
-        ("ring-2.5-1t", (GQA, SOFTMAX), (MLA, LIGHTNING, SIGMOID)),
         ("ring-mini-linear-2.0", (MLA, SOFTMAX), (GQA, LIGHTNING, SIGMOID)),
         ("ling-mini-2.0", (MLA, LIGHTNING, SOFTMAX), (GQA, SIGMOID)),
         ("ling-lite-1.5", (MLA, LIGHTNING, SIGMOID), (GQA, SOFTMAX)),
