@@ -29,13 +29,15 @@ def first_off(case: Path, capsys: pytest.CaptureFixture[str]) -> str:
     return next(check["name"] for check in checks if not check["passed"])
 
 
-def edited_source(monkeypatch: pytest.MonkeyPatch, path: str, old: str, new: str) -> None:
-    """Make the package that verify renders differ in one place of one file."""
+def edited_source(monkeypatch: pytest.MonkeyPatch, path: str, *edits: tuple[str, str]) -> None:
+    """Make the package that verify renders differ in one file: each text by another, once."""
 
     def damaged(ir, target):
         files = render(ir, target)
         text = files[path].decode()
-        assert text.count(old) == 1, f"{old!r} stands {text.count(old)} times in {path}"
-        return {**files, path: text.replace(old, new).encode()}
+        for old, new in edits:
+            assert text.count(old) == 1, f"{old!r} stands {text.count(old)} times in {path}"
+            text = text.replace(old, new)
+        return {**files, path: text.encode()}
 
     monkeypatch.setattr(verify_package, "render", damaged)

@@ -52,13 +52,6 @@ SOURCE_CHANGES = {
         "queries = q[start:end].float().unflatten(1, (-1, keys.shape[1])).transpose(1, 2)",
         GQA_ATTENTION,
     ),
-    "MTP before the final norm": (
-        "v2-mtp",
-        "model.py",
-        "[self.enorm(embedded), self.hnorm(hidden)]",
-        "[self.enorm(embedded), hidden]",
-        "mtp.layer.3.attn_out",
-    ),
     "sigmoid in place of softmax": (
         "v1-normhead",
         "model.py",
@@ -90,8 +83,22 @@ SOURCE_CHANGES = {
     indirect=["case"],
 )
 def test_a_wrong_line_in_the_package_shows(case, path, old, new, expected, monkeypatch, capsys):
-    edited_source(monkeypatch, path, old, new)
+    edited_source(monkeypatch, path, (old, new))
     assert first_off(case, capsys) == expected
+
+
+@pytest.mark.parametrize("case", ["v2-mtp"], indirect=True)
+def test_drafting_from_before_the_final_norm_shows(case, monkeypatch, capsys):
+    edited_source(
+        monkeypatch,
+        "model.py",
+        ("return self.norm(hidden)", "self.unnormed = hidden\n        return self.norm(hidden)"),
+        (
+            "self.word_embeddings(next_ids), hidden,",
+            "self.word_embeddings(next_ids), self.unnormed,",
+        ),
+    )
+    assert first_off(case, capsys) == "mtp.layer.3.attn_out"
 
 
 @pytest.mark.parametrize(

@@ -120,7 +120,7 @@ SOURCE_CHANGES = {
     indirect=["case"],
 )
 def test_a_wrong_line_in_the_package_shows(case, path, old, new, expected, monkeypatch, capsys):
-    edited_source(monkeypatch, path, old, new)
+    edited_source(monkeypatch, path, (old, new))
     assert first_off(case, capsys) == expected
 
 
