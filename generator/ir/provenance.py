@@ -71,6 +71,7 @@ _ROWS: dict[str, Keys] = {
     "model.intermediate_size": ("mlp.intermediate_size",),
     "has_dense": (_DENSE,),
     "has_sparse": _SPARSE,
+    "has_layer_kinds": (*_GROUPS, _DENSE),
     "has_mlp": (_DENSE, _SHARED),
     "has_kv": _HAS_KV,
     "full_class": (_ARCHITECTURE,),

@@ -96,6 +96,11 @@ class ModelIR:
         return self.lightning is not None or self.gqa is not None
 
     @property
+    def has_layer_kinds(self) -> bool:
+        """Whether decoder layers differ in attention or MLP."""
+        return self.plan.is_mixed or (self.has_dense and self.has_sparse)
+
+    @property
     def has_dense(self) -> bool:
         return bool(self.plan.dense)
 
