@@ -20,9 +20,9 @@ class NoSuchSpec(LingenError):
 def find_specs(names: Sequence[str], all_specs: bool) -> list[Path]:
     """The spec files of a command, each once, in the order given; with `all_specs` sorted.
 
-    A name is a path, or a shipped spec's bare name if no such file exists. `all_specs` means
-    `specs/*.yaml` here, or the shipped specs where there is no folder `specs`. Raises NoSuchSpec,
-    with every bad name at once.
+    A name is a path, or the bare name of a spec in `specs/` here or of a shipped one. `all_specs`
+    means `specs/*.yaml` here, or the shipped specs where there is no folder `specs`. Raises
+    NoSuchSpec, with every bad name at once.
     """
     if all_specs and names:
         raise NoSuchSpec(f"--all already means every spec; found beside it: {' '.join(names)}")
@@ -63,6 +63,9 @@ def _spec_or_reason(name: str) -> Path | str:
         return f"{name}: a folder\n  expected  a spec file, or --all"
     if path.exists():
         return path  # reading it says what it is
+    here = SPECS_FOLDER / f"{name}.yaml"
+    if "/" not in name and here.is_file():
+        return here
     shipped = shipped_folder() / f"{name}.yaml"
     if "/" not in name and shipped.is_file():
         return shipped

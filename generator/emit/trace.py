@@ -24,7 +24,7 @@ from lingen.emit.sidecar import TRACE, Sidecar, TracedLine, read_sidecar
 from lingen.emit.text_lines import lines_of
 from lingen.errors import LingenError
 
-_FIX = "\n  fix       run `lingen build`"
+_FIX = "\n  fix       run `lingen build`, with --force if the file was edited"
 _PLACE = re.compile(r"(?P<file>.+):(?P<line>[0-9]+)")
 
 

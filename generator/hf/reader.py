@@ -11,6 +11,7 @@ from lingen.errors import Position, Problem
 from lingen.hf.absences import assume_absent
 from lingen.hf.reading import Reading, equal, scalar
 from lingen.hf.rows import Agrees, Generation, Ignored, Nested, NotUsed, Only, Refused, Row, Used
+from lingen.hf.table import GENERATIONS
 from lingen.spec.names import nearest_names
 from lingen.spec.nodes import (
     Entry,
@@ -70,6 +71,11 @@ def _rows(
 
 
 def _unknown(path: str, position: Position, generation: Generation) -> Problem:
+    others = [other.architecture for other in GENERATIONS.values() if path in known_keys(other)]
+    if others:
+        mine = generation.architecture
+        expected = f"no such key with {mine}: it is one of {', '.join(others)}"
+        return Problem(position, path, "a key of another generation", expected=expected)
     near = nearest_names(path, known_keys(generation))
     return Problem(
         position,

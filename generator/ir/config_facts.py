@@ -5,6 +5,7 @@ The loader compares it: right shapes with other mathematics are another model.
 
 from __future__ import annotations
 
+from lingen.ir.rope import rotary_dim
 from lingen.spec.model import ModelSpec
 
 # config.json key → spec keys that hold it, of which a model has the first it has.
@@ -27,10 +28,14 @@ _FACTS: dict[str, tuple[str, ...]] = {
     "topk_group": ("moe.topk_group",),
     "routed_scaling_factor": ("moe.routed_scaling_factor",),
     "norm_head": ("model.norm_head",),
+    "hidden_act": ("model.hidden_act",),
+    "linear_silu": ("attention.lightning.linear_silu",),
+    "score_function": ("moe.score_function",),
 }
+_ROTARY_KEYS = ("attention.gqa.partial_rotary_factor", "attention.lightning.partial_rotary_factor")
 
 
-def config_facts(spec: ModelSpec) -> tuple[tuple[str, int | float | bool], ...]:
+def config_facts(spec: ModelSpec) -> tuple[tuple[str, int | float | bool | str], ...]:
     """Each fact under its config.json key."""
     values = spec.values()
     facts = {}
@@ -38,15 +43,23 @@ def config_facts(spec: ModelSpec) -> tuple[tuple[str, int | float | bool], ...]:
         stated = [values[spec_key] for spec_key in spec_keys if spec_key in values]
         if stated:
             facts[key] = stated[0]
+    halves = spec.attention.gqa or spec.attention.lightning
+    if halves:
+        facts["rotary_dim"] = rotary_dim(halves.head_dim, halves.partial_rotary_factor)
     if spec.moe.score_function == "softmax":
-        # The one router that honours it.
+        # The one router that honours norm_topk_prob; its configs do not name the function.
+        del facts["score_function"]
         facts["norm_topk_prob"] = spec.moe.renormalize
     return tuple(facts.items())
 
 
 def fact_keys(fact: str) -> tuple[str, ...]:
     """Spec keys that may hold a fact; those of all facts for an empty name."""
-    router = {"norm_topk_prob": ("moe.renormalize",)}
+    derived = {
+        "norm_topk_prob": ("moe.renormalize",),
+        "rotary_dim": (*_ROTARY_KEYS, *_FACTS["head_dim"]),
+    }
     if fact:
-        return {**_FACTS, **router}.get(fact, ())
-    return tuple(key for keys in (*_FACTS.values(), *router.values()) for key in keys)
+        return {**_FACTS, **derived}.get(fact, ())
+    keys = [key for keys in (*_FACTS.values(), *derived.values()) for key in keys]
+    return tuple(dict.fromkeys(keys))

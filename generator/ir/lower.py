@@ -9,7 +9,7 @@ from lingen.ir.layers import lower_plan
 from lingen.ir.parameters import count_parameters
 from lingen.ir.parts import Gqa, Lightning, Mla, Moe, Mtp
 from lingen.ir.plan import LayerPlan
-from lingen.ir.rope import lower_rope
+from lingen.ir.rope import lower_rope, rotary_dim
 from lingen.ir.types import Dimensions, ModelIR, Parallel
 from lingen.ir.weight_map import WeightMap
 from lingen.ir.weights import computed_weights, lower_weights, weight_map_digest
@@ -19,14 +19,6 @@ from lingen.spec.model import ModelSpec
 def package_name(name: str) -> str:
     """Folder and import name of the generated package: `ling-2.6-1t` → `ling_2_6_1t`."""
     return name.replace("-", "_").replace(".", "_")
-
-
-def rotary_dim(head_dim: int, partial_rotary_factor: float) -> int:
-    """Leading dimensions of a lightning or GQA head that are rotated.
-
-    MLA rotates all of its rope part.
-    """
-    return int(head_dim * partial_rotary_factor)
 
 
 def lower(spec: ModelSpec) -> ModelIR:

@@ -82,6 +82,10 @@ class Yarn:
     mla_scale_factor: float
 
     @property
+    def changes_tables(self) -> bool:
+        return self.attention_factor != 1.0
+
+    @property
     def changes_mla_scale(self) -> bool:
         return self.mla_scale_factor != 1.0
 

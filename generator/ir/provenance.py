@@ -71,6 +71,8 @@ _ROWS: dict[str, Keys] = {
     "model.intermediate_size": ("mlp.intermediate_size",),
     "has_dense": (_DENSE,),
     "has_sparse": _SPARSE,
+    "has_skippable": _HAS_KV,
+    "rotates_whole_heads": tuple(f"{p}partial_rotary_factor" for p in (_LIGHTNING, _GQA)),
     "has_layer_kinds": (*_GROUPS, _DENSE),
     "has_mlp": (_DENSE, _SHARED),
     "has_kv": _HAS_KV,
@@ -127,6 +129,7 @@ _ROWS: dict[str, Keys] = {
     "rope.yarn.attention_factor": (f"{_YARN}mscale", *_STRETCH),
     "rope.yarn.mla_scale_factor": _STRETCH,
     "rope.yarn.changes_mla_scale": _STRETCH,
+    "rope.yarn.changes_tables": (f"{_YARN}factor", f"{_YARN}mscale"),
     "mla_scale_is_stretched": (*_STRETCH, *_HAS_YARN),
     # Attention
     "lightning": _PLAN,

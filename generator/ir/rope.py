@@ -12,6 +12,14 @@ from lingen.ir.parts import Rope, Yarn, YarnRamp
 from lingen.spec.model import ModelSpec, RopeScaling
 
 
+def rotary_dim(head_dim: int, partial_rotary_factor: float) -> int:
+    """Leading dimensions of a lightning or GQA head that are rotated.
+
+    MLA rotates all of its rope part.
+    """
+    return int(head_dim * partial_rotary_factor)
+
+
 def attention_mscale(factor: float, weight: float = 1.0) -> float:
     """`0.1 * weight * ln(factor) + 1`, and 1 where nothing is stretched."""
     return 0.1 * weight * math.log(factor) + 1.0 if factor > 1.0 else 1.0

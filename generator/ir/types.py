@@ -110,6 +110,15 @@ class ModelIR:
         return bool(self.plan.moe)
 
     @property
+    def has_skippable(self) -> bool:
+        """Whether a checkpoint may hold tensors that the loader passes over."""
+        return bool(self.weights.computed) or self.mtp is not None
+
+    @property
+    def rotates_whole_heads(self) -> bool:
+        return self.halves is not None and self.halves.rotary_dim == self.halves.head_dim
+
+    @property
     def skipped_text(self) -> str:
         """Which tensors of a checkpoint the loader passes over, for its report's docstring."""
         reasons = []

@@ -92,7 +92,7 @@ class WeightMap:
     groups: tuple[WeightGroup, ...]
     computed: tuple[str, ...]
     digest: str
-    config_facts: tuple[tuple[str, int | float | bool], ...]
+    config_facts: tuple[tuple[str, int | float | bool | str], ...]
     checkpoint_formats: tuple[str, ...]
     weight_block_size: tuple[int, int]
 

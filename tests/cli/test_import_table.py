@@ -226,7 +226,7 @@ def test_a_switch_that_would_change_the_mathematics_is_refused(path, value):
 def test_a_key_that_repeats_others_must_agree_with_them(name, key, right, wrong):
     published = PUBLISHED[name]
     if key not in REPEATING[name]:
-        assert published.problems(**{key: 0}) == [f"{key}: unknown key"]
+        assert published.problems(**{key: 0}) == [f"{key}: a key of another generation"]
         return
     for value in right:
         value = published.config["num_attention_heads"] if value == "heads" else value

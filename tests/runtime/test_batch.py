@@ -48,7 +48,7 @@ def test_batch_without_requests_is_legal(tiny: ModuleType) -> None:
     assert_equal(step.batch.query_start_loc, [0], torch.int32)
     assert step.batch.max_query_len == 0
     assert step.batch.page_table.shape[0] == 0
-    for name in ("is_padding", "has_initial_state", "token_to_req", "positions", "seq_lens"):
+    for name in ("has_initial_state", "token_to_req", "positions", "seq_lens"):
         assert getattr(step, name).shape == (0,), name
     assert step.kv_rows.shape == (0,)
 
@@ -148,7 +148,6 @@ def test_every_token_knows_its_request_position_and_cache_row(tiny: ModuleType) 
     spare = NUM_PAGES * 16
     assert_equal(step.kv_rows, [7 * 16 + 15, 2 * 16, spare, spare, 4 * 16], torch.int64)
     assert_equal(step.seq_lens, [5, 17, 0, 0, 1, 16], torch.int32)
-    assert_equal(step.is_padding, [False, False, False, True, False, False], torch.bool)
 
 
 def test_initial_state_is_there_if_and_only_if_tokens_were_computed(tiny: ModuleType) -> None:

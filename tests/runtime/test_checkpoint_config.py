@@ -31,12 +31,17 @@ TINY_FACTS = {
     "topk_group": 2,
     "routed_scaling_factor": 2.5,
     "norm_head": False,
+    "hidden_act": "silu",
+    "linear_silu": False,
+    "score_function": "sigmoid",
+    "rotary_dim": 32,
 }
 OTHERS = {
     **{"num_hidden_layers": 9, "num_attention_heads": 16, "head_dim": 32, "rms_norm_eps": 1e-5},
     **{"rope_theta": 600000.0, "partial_rotary_factor": 1.0, "layer_group_size": 8},
     **{"group_norm_size": 8, "qk_rope_head_dim": 64, "num_experts_per_tok": 2, "n_group": 8},
     **{"topk_group": 4, "routed_scaling_factor": 1.0, "norm_head": True},
+    **{"hidden_act": "gelu", "linear_silu": True, "score_function": "softmax", "rotary_dim": 64},
 }
 
 

@@ -57,7 +57,7 @@ def test_a_model_without_memory_is_refused(tiny: ModuleType, tiny_model, tmp_pat
     with pytest.raises(ValueError) as refusal:
         tiny.load_weights(on_meta(tiny), tmp_path)
     assert str(refusal.value) == (
-        "the model is on the meta device: model.to_empty(device=...) comes first"
+        "word_embeddings.weight is on the meta device: model.to_empty(device=...) comes first"
     )
 
 

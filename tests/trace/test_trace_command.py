@@ -188,7 +188,7 @@ def test_a_package_without_its_sidecar_is_told(folder, lingen):
         2,
         "",
         "generated/tiny/kernels/m.py: no trace.json in its package\n"
-        "  fix       run `lingen build`\n",
+        "  fix       run `lingen build`, with --force if the file was edited\n",
     )
 
 
@@ -199,7 +199,7 @@ def test_a_file_that_changed_since_is_told(folder, lingen):
         2,
         "",
         "generated/tiny/kernels/m.py: changed since generated/tiny/trace.json was written\n"
-        "  fix       run `lingen build`\n",
+        "  fix       run `lingen build`, with --force if the file was edited\n",
     )
 
 
@@ -210,7 +210,7 @@ def test_a_sidecar_that_cannot_be_read_is_told(folder, lingen, data):
         2,
         "",
         "generated/tiny/trace.json: not a trace of this version of lingen\n"
-        "  fix       run `lingen build`\n",
+        "  fix       run `lingen build`, with --force if the file was edited\n",
     )
 
 
