@@ -93,6 +93,26 @@ def test_a_value_of_another_type_or_a_little_off_differs(tiny, unfilled, folder,
     assert "rope_theta is " in refusal(tiny, unfilled, folder)
 
 
+SCALED = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
+
+
+def test_a_checkpoint_with_scaled_frequencies_is_refused(tiny, unfilled, folder):
+    write_config(folder, {"rope_scaling": SCALED})
+    message = refusal(tiny, unfilled, folder)
+    assert f"rope_scaling is {json.dumps(SCALED)}, this package scales nothing" in message
+
+
+@pytest.mark.parametrize("scaling", [None, {"rope_type": "default"}, {"type": "default"}], ids=str)
+def test_a_checkpoint_that_scales_nothing_passes(tiny, tmp_path, scaling):
+    write_config(tmp_path, {"rope_scaling": scaling})
+    tiny.weights.check_config(tmp_path)
+
+
+def test_facts_inside_rope_parameters_are_compared_too(tiny, unfilled, folder):
+    write_config(folder, {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}})
+    assert "rope_theta is 10000.0" in refusal(tiny, unfilled, folder)
+
+
 @pytest.mark.parametrize(
     "facts",
     [

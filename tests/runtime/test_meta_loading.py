@@ -75,3 +75,11 @@ def test_a_refused_checkpoint_leaves_the_decay_alone(tiny: ModuleType, tmp_path:
     with pytest.raises(tiny.CheckpointError):
         tiny.load_weights(model, tmp_path)
     assert all(buffer.isnan().all() for buffer in model.buffers())
+
+
+def test_one_layer_without_memory_is_named(tiny: ModuleType, tiny_model, tmp_path: Path):
+    save(tmp_path, published(tiny_model))
+    model = tiny.ForCausalLM()
+    model.layers[1].to("meta")
+    with pytest.raises(ValueError, match=r"layers\.1\.input_layernorm\.weight is on the meta"):
+        tiny.load_weights(model, tmp_path)
