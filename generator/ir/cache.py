@@ -1,9 +1,10 @@
-"""Bytes of the caches and slots of a request. The one owner of these facts."""
+"""Bytes of the caches, the one owner of these facts. Slots of a request: `lingen.planner`."""
 
 from __future__ import annotations
 
 from lingen.ir.parts import Cache, Gqa, Lightning, Mla, Mtp
 from lingen.ir.plan import LayerPlan
+from lingen.planner.solve import slots_per_request
 from lingen.spec.model import ModelSpec
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -17,6 +18,16 @@ def state_bytes_per_slot(
         return 0
     heads = lightning.num_heads // tp
     return num_layers * heads * lightning.head_dim**2 * DTYPE_BYTES[state_dtype]
+
+
+def replay_bytes_per_draft(
+    num_layers: int, lightning: Lightning | None, activation_dtype: str, tp: int = 1
+) -> int:
+    """Key and value of one draft token over `num_layers` lightning layers, heads divided by tp."""
+    if lightning is None:
+        return 0
+    heads = lightning.num_heads // tp
+    return num_layers * heads * 2 * lightning.head_dim * DTYPE_BYTES[activation_dtype]
 
 
 def kv_width(mla: Mla | None, gqa: Gqa | None, tp: int = 1) -> int:
@@ -35,17 +46,6 @@ def kv_width(mla: Mla | None, gqa: Gqa | None, tp: int = 1) -> int:
 def kv_bytes_per_token(num_layers: int, width: int, kv_dtype: str) -> int:
     """KV cache of one token over `num_layers` full layers of `kv_width` numbers."""
     return num_layers * width * DTYPE_BYTES[kv_dtype]
-
-
-def slots_per_request(has_lightning: bool, prefix_cache: bool, extra_buffer: str) -> int:
-    """State slots that a running request holds at worst.
-
-    One without a prefix cache. With it three (the request's own and two that the cache keeps), one
-    more for an extra buffer, two more where that buffer is used with overlapped scheduling.
-    """
-    if not has_lightning or not prefix_cache:
-        return 1
-    return 3 + {"none": 0, "no-overlap": 1, "overlap": 2}[extra_buffer]
 
 
 def lower_cache(

@@ -2,7 +2,13 @@
 
 import pytest
 from golden_cases import CASES, GQA_CASES, golden_ir, shipped_ir
-from lingen.ir.cache import kv_bytes_per_token, kv_width, slots_per_request, state_bytes_per_slot
+from lingen.ir.cache import (
+    kv_bytes_per_token,
+    kv_width,
+    replay_bytes_per_draft,
+    state_bytes_per_slot,
+)
+from lingen.planner import slots_per_request
 
 MIB = 1 << 20
 
@@ -64,6 +70,13 @@ def test_state_is_split_over_ranks():
 def test_state_in_half_precision_is_half():
     half = shipped_ir("ling-2.6-flash", "cache.state_dtype=bfloat16")
     assert half.cache.state_bytes_per_slot == 28 * MIB
+
+
+def test_a_replayed_draft_is_a_key_and_a_value_in_each_lightning_layer():
+    ir = shipped_ir("ling-2.6-flash")
+    assert replay_bytes_per_draft(28, ir.lightning, "bfloat16") == 28 * 32 * (128 + 128) * 2
+    assert replay_bytes_per_draft(28, ir.lightning, "bfloat16", 8) == 28 * 4 * 256 * 2
+    assert replay_bytes_per_draft(28, None, "bfloat16") == 0
 
 
 def test_kv_in_single_precision_is_twice():

@@ -1,0 +1,128 @@
+"""What holds for every input: exact, maximal, monotone, never silently zero."""
+
+from dataclasses import replace
+
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
+from lingen.planner import DoesNotFit, Options, plan_cache
+from planner_cases import by_hand, flash, geometries, option_sets, plan_or_none
+
+SERVING = st.integers(200, 4000)
+
+
+@given(geometries(), option_sets())
+def test_a_loop_over_all_slots_finds_the_same(geometry, options):
+    found = plan_or_none(geometry, options)
+    expected = by_hand(geometry, options)
+    if expected is None:
+        assert found is None
+        return
+    counts = (found.max_state_slots, found.verify_rows, found.kv_pages, found.max_running_requests)
+    slots, rows, pages, requests = expected
+    assert counts == (slots, rows, pages or 0, requests)
+
+
+@given(geometries(), option_sets(), SERVING)
+def test_parts_and_the_rest_are_the_budget_on_every_stage(geometry, options, budget_bytes):
+    found = plan_or_none(geometry, options, budget_bytes=budget_bytes)
+    assume(found is not None)
+    parts = found.state_bytes + found.verify_bytes + found.kv_bytes + found.unused_bytes
+    assert parts == found.budget_bytes == budget_bytes
+    assert found.unused_bytes >= 0
+    assert found.max_running_requests >= 1
+    assert found.max_state_slots >= found.max_running_requests * found.slots_per_request
+    assert found.kv_tokens == found.kv_pages * found.page_size
+    for stage in geometry.stages:
+        taken = stage.state_bytes * (found.max_state_slots + 1)
+        if options.draft_tokens:
+            taken += options.verify_bytes(stage) * (found.verify_rows + 1)
+        page = options.kv_bytes(stage) * found.page_size
+        assert taken + page * ((found.kv_pages + 1) if page else 0) <= budget_bytes
+
+
+@given(geometries(), option_sets(), SERVING)
+def test_one_more_page_does_not_fit(geometry, options, budget_bytes):
+    found = plan_or_none(geometry, options, budget_bytes=budget_bytes)
+    assume(found is not None and found.kv_pages)
+    assert found.unused_bytes < found.kv_bytes_per_token * found.page_size
+
+
+@given(geometries(), option_sets(), SERVING)
+def test_one_more_slot_does_not_fit_into_the_share(geometry, options, budget_bytes):
+    options = replace(options, budget_bytes=budget_bytes, max_state_slots=None)
+    assume(geometry.has_state and options.rule == "ratio")
+    found = plan_or_none(geometry, options)
+    assume(found is not None)
+    slots = found.max_state_slots + 1
+    bound = slots // found.slots_per_request
+    rows = 0
+    if options.draft_tokens:
+        rows = 1 + (bound if options.requests is None else min(bound, options.requests))
+    state = max(stage.state_bytes for stage in geometry.stages)
+    row = max(options.verify_bytes(stage) for stage in geometry.stages)
+    share = options.share(budget_bytes)
+    assert state * (slots + 1) + row * rows > share
+    drop = row if rows and rows - 1 > found.verify_rows else 0
+    assert state * slots + row * rows - drop <= share
+
+
+@given(geometries(), option_sets(), SERVING, st.integers(0, 300))
+def test_slots_and_rows_grow_with_memory(geometry, options, budget_bytes, more):
+    less = plan_or_none(geometry, options, budget_bytes=budget_bytes)
+    larger = plan_or_none(geometry, options, budget_bytes=budget_bytes + more)
+    assume(less is not None and larger is not None)
+    assert less.max_state_slots <= larger.max_state_slots
+    assert less.verify_rows <= larger.verify_rows
+
+
+@given(st.integers(1 << 55, 1 << 64), option_sets())
+def test_terabytes_are_as_exact_as_bytes(budget_bytes, options):
+    found = plan_or_none(flash(), options, budget_bytes=budget_bytes, page_size=64)
+    assume(found is not None)
+    parts = found.state_bytes + found.verify_bytes + found.kv_bytes + found.unused_bytes
+    assert parts == budget_bytes
+
+
+@given(geometries(), option_sets())
+@example(flash(), Options(0, 64))
+def test_a_refusal_names_the_smallest_budget_that_works(geometry, options):
+    try:
+        plan_cache(geometry, options)
+    except DoesNotFit as refusal:
+        needed = refusal.needed_bytes
+        if needed is None:
+            assert "cache_bytes" not in refusal.would_work
+            fits = [plan_or_none(geometry, options, budget_bytes=b) for b in (10**6, 10**9)]
+            assert fits == [None, None]
+            return
+        assert refusal.would_work["cache_bytes"] == needed
+        assert plan_or_none(geometry, options, budget_bytes=needed) is not None
+        for budget_bytes in range(max(0, needed - 40), needed):
+            assert by_hand(geometry, replace(options, budget_bytes=budget_bytes)) is None
+
+
+@given(geometries(), option_sets(largest=300))
+def test_a_suggested_value_works_and_one_step_less_does_not(geometry, options):
+    try:
+        plan_cache(geometry, options)
+        return
+    except DoesNotFit as refusal:
+        found = refusal.would_work
+    for knob in ("max_running_requests", "draft_tokens", "max_state_slots"):
+        now = getattr(options, knob)
+        if knob in found:
+            value = found[knob]
+            assert plan_or_none(geometry, options, **{knob: value}) is not None
+            assert value != now
+            for nearer in _between(value, now):
+                assert plan_or_none(geometry, options, **{knob: nearer}) is None
+        elif now is not None:
+            for value in range(0 if knob == "draft_tokens" else 1, now):
+                assert plan_or_none(geometry, options, **{knob: value}) is None
+    if "ratio" in found:
+        assert plan_or_none(geometry, options, ratio=found["ratio"]) is not None
+
+
+def _between(value, now):
+    """Whole values strictly between a suggestion and what was given."""
+    return () if now is None else range(min(value, now) + 1, max(value, now))
