@@ -14,6 +14,7 @@ from typing import Annotated, NoReturn
 import typer
 from lingen import __version__
 from lingen.errors import LingenError
+from lingen.plan_command import plan
 
 INTERRUPTED = 130
 BUG = 70
@@ -188,6 +189,9 @@ def explain(
         draw(loaded, svg)
         return
     print(report.explain(loaded, resolved, as_json, _wants_color()), end="")
+
+
+app.command()(plan)
 
 
 @app.command()

@@ -157,12 +157,12 @@ def _place(spec: ModelSpec, key: str) -> str:
 def explain_text(ir: ModelIR, color: bool) -> str:
     """The report for people: at most WIDTH columns, and nothing is lost without colour."""
     sections = [_model_rows(ir), _parameter_rows(ir), _cache_rows(ir), _attention_rows(ir)]
-    texts = [_table(list(rows), color) for rows in sections]
+    texts = [table(list(rows), color) for rows in sections]
     strip = "".join(f"  {line}\n" for line in layer_strip(ir).splitlines())
     return "\n".join([texts[0] + strip, *texts[1:]])
 
 
-def _table(rows: list[tuple[str, str]], color: bool) -> str:
+def table(rows: list[tuple[str, str]], color: bool) -> str:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -208,18 +208,18 @@ def _cache_rows(ir: ModelIR) -> Iterator[tuple[str, str]]:
     cache = ir.cache
     state, slots, kv = cache.state_bytes_per_slot, cache.slots_per_request, cache.kv_bytes_per_token
     drafts = "the MTP layer's included" if cache.num_draft_tokens and ir.mtp else None
-    yield "state per slot", _bytes(state)
+    yield "state per slot", byte_text(state)
     yield "slots per request", str(slots)
-    yield "state per request", _bytes(state * slots)
-    yield "KV per token", _bytes(kv) + (f", {drafts}" if drafts else "")
-    yield f"KV at {KV_EXAMPLE_TOKENS:,} tokens", _bytes(kv * KV_EXAMPLE_TOKENS)
+    yield "state per request", byte_text(state * slots)
+    yield "KV per token", byte_text(kv) + (f", {drafts}" if drafts else "")
+    yield f"KV at {KV_EXAMPLE_TOKENS:,} tokens", byte_text(kv * KV_EXAMPLE_TOKENS)
     if ir.gqa:
         yield "key-value heads", f"{ir.gqa.num_key_value_heads}, each {ir.gqa.head_dim} wide"
     else:
         yield "latent width", str(ir.mla.latent_width) if ir.mla else "none"
 
 
-def _bytes(count: int) -> str:
+def byte_text(count: int) -> str:
     """`58,720,256 bytes (56 MiB)`"""
     for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if count >= size:

@@ -26,6 +26,7 @@ sys.exit(run(sys.argv[1:]))
         ["explain", "specs/ling-2.6-flash.yaml", "--json"],
         ["explain", "specs/ling-2.6-flash.yaml", "--resolved"],
         ["explain", "specs/ling-lite-1.5.yaml", "--svg", "-"],
+        ["plan", "specs/ling-2.6-flash.yaml", "--cache-gib", "8", "--compat", "sglang"],
         ["diff", "specs/ling-2.6-1t.yaml", "specs/ling-2.6-1t.yaml"],
         ["trace", "generated/ling_2_6_flash/model.py:40"],
         ["new", "x", "--extends", "families/bailing-moe-v2.5", "-o", "-"],

@@ -22,8 +22,10 @@ RANKS = {
     "report": 4,
     "diff": 5,
     "pictures": 5,
+    "sizing": 5,
     "verify": 5,
-    "cli": 6,
+    "plan_command": 6,
+    "cli": 7,
 }
 HEAVY = {"torch", "safetensors", "triton", "numpy", "transformers"}
 

@@ -1,0 +1,89 @@
+"""The options of `lingen plan`: parse, call, print. Nothing is decided here."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+from lingen.errors import LingenError
+
+Text = str | None
+Number = int | None
+
+
+def plan(
+    spec: Annotated[str, typer.Argument(metavar="SPEC", help="A spec file or a shipped spec.")],
+    cache_gib: Annotated[
+        Text, typer.Option(metavar="X", help="GiB per GPU for the cache, a decimal.")
+    ] = None,
+    cache_bytes: Annotated[Number, typer.Option(metavar="N", help="The same in bytes.")] = None,
+    device: Annotated[
+        Text, typer.Option(metavar="h100|h200|h20|h20-3e|b200", help="Instead: what a card leaves.")
+    ] = None,
+    weights: Annotated[Text, typer.Option(metavar="bf16|fp8", help="Weights on the card.")] = None,
+    mem_fraction: Annotated[
+        Text, typer.Option(metavar="F", help="Part of the card for weights and cache.")
+    ] = None,
+    context_len: Annotated[
+        Number, typer.Option(metavar="N", help="How many requests of N tokens fit.")
+    ] = None,
+    tp: Annotated[int, typer.Option(metavar="N", help="Tensor-parallel ranks.")] = 1,
+    dp: Annotated[int, typer.Option(metavar="N", help="Replicas; they share the counts.")] = 1,
+    pp: Annotated[int, typer.Option(metavar="N", help="Pipeline stages.")] = 1,
+    max_running_requests: Annotated[
+        Number, typer.Option(metavar="N", help="Requests at the same time, over all replicas.")
+    ] = None,
+    max_state_slots: Annotated[
+        Number, typer.Option(metavar="N", help="State slots, instead of what the ratio gives.")
+    ] = None,
+    draft_tokens: Annotated[
+        Number, typer.Option(metavar="N", help="Tokens drafted per step; 0 drafts none.")
+    ] = None,
+    verify_states: Annotated[
+        Text, typer.Option(metavar="replay|snapshot", help="What a draft token keeps.")
+    ] = None,
+    ratio: Annotated[
+        Text, typer.Option(metavar="R", help="State bytes to KV bytes, a decimal.")
+    ] = None,
+    page_size: Annotated[Number, typer.Option(metavar="N", help="Tokens of a KV page.")] = None,
+    no_prefix_cache: Annotated[
+        bool, typer.Option("--no-prefix-cache", help="Requests share nothing.")
+    ] = False,
+    extra_buffer: Annotated[
+        Text, typer.Option(metavar="none|no-overlap|overlap", help="Slots for snapshots.")
+    ] = None,
+    compat: Annotated[
+        list[str] | None,
+        typer.Option(metavar="sglang|sglang-pr", help="Also what SGLang computes; repeatable."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """Split cache memory into state slots, draft rows and KV pages; exit 2 if nothing fits."""
+    from lingen.emit.selection import find_specs
+    from lingen.ir import lower
+    from lingen.planner import DoesNotFit
+    from lingen.sizing import output
+    from lingen.sizing.request import Asked, read_request
+    from lingen.spec import load_spec
+
+    ir = lower(load_spec(find_specs([spec], False)[0]))
+    asked = Asked(
+        cache_gib, cache_bytes, device, weights, mem_fraction, context_len, tp, dp, pp,
+        max_running_requests, max_state_slots, draft_tokens, verify_states, ratio, page_size,
+        False if no_prefix_cache else None, extra_buffer, tuple(compat or ()),
+    )  # fmt: skip
+    request = read_request(ir, asked)
+    try:
+        found = request.plan()
+    except DoesNotFit as refusal:
+        if not as_json:
+            raise LingenError(output.refusal_text(refusal)) from None
+        print(output.refusal_json(refusal))
+        raise typer.Exit(2) from None
+    if as_json:
+        print(output.plan_json(request, found))
+        return
+    color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    print(output.plan_text(request, found, color), end="")

@@ -1,0 +1,218 @@
+"""`lingen plan`: the JSON, the report, and a refusal for every option that makes no sense."""
+
+import json
+from pathlib import Path
+
+import pytest
+from lingen.cli import run
+
+ROOT = Path(__file__).parents[2]
+FLASH = "specs/ling-2.6-flash.yaml"
+EIGHT = ("--cache-gib", "8")
+CARD = ("--device", "h200", "--weights", "fp8", "--mem-fraction", "0.9")
+
+
+@pytest.fixture(autouse=True)
+def from_the_root(monkeypatch):
+    monkeypatch.chdir(ROOT)
+
+
+@pytest.fixture
+def plan(capsys):
+    def call(*arguments, spec=FLASH):
+        code = run(["plan", spec, *arguments])
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return call
+
+
+def test_json_has_the_documented_keys_in_order(plan):
+    code, out, err = plan(*EIGHT, "--json")
+    assert (code, err) == (0, "")
+    assert json.loads(out) == {
+        "max_state_slots": 68,
+        "max_running_requests": 22,
+        "slots_per_request": 3,
+        "verify_rows": 0,
+        "kv_tokens": 984768,
+        "kv_pages": 15387,
+        "page_size": 64,
+        "bytes": {
+            "budget": 8589934592,
+            "state": 4051697664,
+            "verify": 0,
+            "kv": 4538105856,
+            "unused": 131072,
+        },
+        "stage": 0,
+        "state_bytes_per_slot": 58720256,
+        "verify_bytes_per_request": 0,
+        "kv_bytes_per_token": 4608,
+        "warnings": [],
+    }
+
+
+def test_bytes_and_gib_are_the_same_budget(plan):
+    assert plan(*EIGHT, "--json") == plan("--cache-bytes", str(8 << 30), "--json")
+    _, out, _ = plan("--cache-gib", "0.75", "--json")
+    assert json.loads(out)["bytes"]["budget"] == 3 << 28
+
+
+def test_a_card_leaves_what_the_weights_do_not_take(plan):
+    code, out, _ = plan(*CARD, "--tp", "8", "--json", spec="ling-2.6-1t")
+    found = json.loads(out)
+    assert code == 0
+    assert list(found)[:2] == ["gpu_bytes", "weight_bytes"]
+    assert found["gpu_bytes"] == 143771 << 20
+    budget = (143771 << 20) * 9 // 10 - found["weight_bytes"]
+    assert found["bytes"]["budget"] == budget
+
+
+def test_context_length_says_how_many_requests_fit(plan):
+    _, out, _ = plan(*EIGHT, "--context-len", "100000", "--json")
+    assert json.loads(out)["requests_at_context_len"] == 15387 // -(-100000 // 64)
+    _, out, _ = plan(*EIGHT, "--context-len", "2000000")
+    assert "warning: no request of 2,000,000 tokens fits: there are 984,768\n" in out
+
+
+def test_compat_stands_beside_it_once_per_engine(plan):
+    engines = ("--compat", "sglang", "--compat", "sglang-pr", "--compat", "sglang")
+    _, out, _ = plan(*EIGHT, "--draft-tokens", "4", *engines, "--json")
+    found = json.loads(out)["compat"]
+    assert list(found) == ["sglang", "sglang-pr"]
+    assert list(found["sglang"]) == [
+        "max_state_slots", "max_running_requests", "kv_tokens", "over_budget_bytes"
+    ]  # fmt: skip
+    assert found["sglang"]["over_budget_bytes"] <= 0 < found["sglang-pr"]["over_budget_bytes"]
+
+
+def test_the_report_for_people(plan):
+    code, out, err = plan(*EIGHT, "--max-running-requests", "4096", "--compat", "sglang")
+    assert (code, err) == (0, "")
+    assert out == (
+        "name                 ling-2.6-flash\n"
+        "budget per GPU       8,589,934,592 bytes (8 GiB)\n"
+        "  states             4,051,697,664 bytes (3.773 GiB): 68 + 1 slots of 58,720,256\n"
+        "  KV                 4,538,105,856 bytes (4.226 GiB): 15387 + 1 pages of 294,912\n"
+        "  unused             131,072 bytes (128 KiB)\n"
+        "\n"
+        "|SSSSSSSSSSSSSSSSSSSSSSSSSSSSKKKKKKKKKKKKKKKKKKKKKKKKKKKKKKK.|"
+        "  S states, V draft rows, K keys and values\n"
+        "\n"
+        "requests             22\n"
+        "slots per request    3\n"
+        "KV tokens            984,768\n"
+        "context, full load   44,736 tokens for each request\n"
+        "slots sized by       ratio 0.9: the states' share of the budget\n"
+        "requests bound by    state slots\n"
+        "\n"
+        "        slots  requests  KV tokens  over budget, bytes\n"
+        "lingen     68        22    984,768            -131,072\n"
+        "sglang     68        22    984,768            -131,072\n"
+        "\n"
+        "warning: 4096 requests asked, 22 fit; state slots bind: ratio 0.9 gives 68 state slots,"
+        " and a request holds 3\n"
+    )
+
+
+def test_a_given_number_of_slots_says_so(plan):
+    _, out, _ = plan(*EIGHT, "--max-state-slots", "40")
+    assert "slots sized by       --max-state-slots; the ratio was not used\n" in out
+    assert "warning: ratio 0.9 was not used: max_state_slots 40 sized the state pool\n" in out
+
+
+def test_a_refusal_is_exit_2_with_what_would_work(plan):
+    assert plan("--cache-gib", "0.3") == (
+        2,
+        "",
+        "not one request fits: a request holds 3 state slots, and 1 fit; 322,122,547 bytes are"
+        " there, 495,859,940 are needed\n"
+        "  would do  memory for the cache 495,859,940 bytes (472.9 MiB)\n"
+        "  would do  --ratio 2.693\n"
+        "  would do  --max-state-slots 3\n",
+    )
+    code, out, err = plan("--cache-gib", "0.3", "--json")
+    assert (code, err) == (2, "")
+    found = json.loads(out)
+    assert list(found) == ["error", "needed_bytes", "budget_bytes", "would_work"]
+    assert found["would_work"] == {
+        "cache_bytes": 495859940, "ratio": 2.693, "max_state_slots": 3
+    }  # fmt: skip
+    for knob, value in (("--ratio", "2.693"), ("--max-state-slots", "3")):
+        assert plan("--cache-gib", "0.3", knob, value)[0] == 0
+    assert plan("--cache-bytes", "495859940")[0] == 0
+    assert plan("--cache-bytes", "495859939")[0] == 2
+
+
+def test_a_card_too_small_for_the_weights_is_refused(plan):
+    code, out, _ = plan("--device", "h100", "--weights", "bf16", "--mem-fraction", "0.9", "--json")
+    assert code == 2
+    assert json.loads(out)["budget_bytes"] < 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "option"),
+    [
+        ((), "--cache-gib"),
+        (("--cache-gib", "8", "--cache-bytes", "8"), "--cache-bytes"),
+        ((*EIGHT, *CARD), "--device"),
+        (("--cache-gib", "0"), "--cache-gib"),
+        (("--cache-gib", "-1"), "--cache-gib"),
+        (("--cache-gib", "nan"), "--cache-gib"),
+        (("--cache-gib", "1/3"), "--cache-gib"),
+        (("--cache-gib", "1e400"), "--cache-gib"),
+        (("--cache-bytes", "0"), "--cache-bytes"),
+        (("--cache-bytes", "8.5"), "--cache-bytes"),
+        ((*EIGHT, "--ratio", "0"), "--ratio"),
+        ((*EIGHT, "--ratio", "-0.5"), "--ratio"),
+        ((*EIGHT, "--ratio", "inf"), "--ratio"),
+        ((*EIGHT, "--tp", "0"), "--tp"),
+        ((*EIGHT, "--tp", "3"), "--tp"),
+        ((*EIGHT, "--pp", "33"), "--pp"),
+        ((*EIGHT, "--dp", "0"), "--dp"),
+        ((*EIGHT, "--page-size", "0"), "--page-size"),
+        ((*EIGHT, "--context-len", "0"), "--context-len"),
+        ((*EIGHT, "--max-running-requests", "0"), "--max-running-requests"),
+        ((*EIGHT, "--max-state-slots", "-4"), "--max-state-slots"),
+        ((*EIGHT, "--draft-tokens", "33"), "--draft-tokens"),
+        ((*EIGHT, "--draft-tokens", "-1"), "--draft-tokens"),
+        ((*EIGHT, "--verify-states", "both"), "--verify-states"),
+        ((*EIGHT, "--extra-buffer", "yes"), "--extra-buffer"),
+        ((*EIGHT, "--compat", "vllm"), "--compat"),
+        ((*EIGHT, "--weights", "fp8"), "--weights"),
+        ((*EIGHT, "--mem-fraction", "0.9"), "--mem-fraction"),
+        (("--device", "h200"), "--weights"),
+        (("--device", "h200", "--weights", "fp8"), "--mem-fraction"),
+        (("--device", "a100", *CARD[2:]), "--device"),
+        ((*CARD[:2], "--weights", "int4", *CARD[4:]), "--weights"),
+        ((*CARD[:5], "1.1"), "--mem-fraction"),
+        ((*CARD[:5], "0"), "--mem-fraction"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_nonsense_is_refused_and_the_option_named(plan, arguments, option):
+    code, out, err = plan(*arguments)
+    assert (code, out) == (2, "")
+    assert option in err
+
+
+def test_drafts_without_an_mtp_layer_are_refused(plan):
+    code, _, err = plan(*EIGHT, "--draft-tokens", "4", spec="ring-2.5-1t")
+    assert code == 2
+    assert err == ("--draft-tokens 4: ring-2.5-1t has no MTP layer to draft with\n  expected  0\n")
+
+
+def test_without_a_prefix_cache_a_request_holds_one_slot_whatever_the_buffer(plan):
+    _, out, _ = plan(*EIGHT, "--no-prefix-cache", "--extra-buffer", "overlap", "--json")
+    assert json.loads(out)["slots_per_request"] == 1
+
+
+@pytest.mark.parametrize("spec", ["ling-lite-1.5", "ling-mini-2.0", "ring-mini-linear-2.0"])
+def test_siblings_are_planned_too(plan, spec):
+    code, out, _ = plan(*EIGHT, "--json", spec=spec)
+    found = json.loads(out)
+    assert code == 0
+    assert sum(found["bytes"][part] for part in ("state", "verify", "kv", "unused")) == 8 << 30
+    assert found["max_running_requests"] > 0
+    assert plan(*EIGHT, spec=spec)[0] == 0
