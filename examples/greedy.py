@@ -19,7 +19,7 @@ def generate(package, checkpoint: str, prompt: list[int], max_new_tokens: int) -
 
     # One request: state slot 0, and as many KV pages as its tokens need.
     num_pages = -(-(len(prompt) + max_new_tokens) // package.cache.PAGE_SIZE)
-    backend = package.HybridBackend(package.Pools(num_slots=1, num_pages=num_pages))
+    backend = package.HybridBackend(package.Pools.of_size(num_slots=1, num_pages=num_pages))
     pages = list(range(num_pages))
 
     new_tokens: list[int] = []

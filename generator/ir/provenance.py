@@ -76,6 +76,8 @@ _ROWS: dict[str, Keys] = {
     "has_layer_kinds": (*_GROUPS, _DENSE),
     "has_mlp": (_DENSE, _SHARED),
     "has_kv": _HAS_KV,
+    "has_verify_rows": _HAS_KV,
+    "planner_source": (),
     "full_class": (_ARCHITECTURE,),
     "full_rotary_dim": (_ARCHITECTURE,),
     "mtp_kinds": (_ARCHITECTURE,),

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from lingen.ir.parts import Cache, Gqa, Lightning, Mla, Moe, Mtp, Rope
 from lingen.ir.plan import LayerPlan
 from lingen.ir.weight_map import ParameterCounts, WeightMap
+from lingen.planner.source import planner_source
 from lingen.spec.model import ModelSpec
 
 
@@ -64,6 +65,11 @@ class ModelIR:
         return self.weights.digest
 
     @property
+    def planner_source(self) -> str:
+        """The cache planner that the package carries: the very text that `lingen plan` runs."""
+        return planner_source()
+
+    @property
     def has_kv(self) -> bool:
         """Whether a layer, the MTP layer included, attends over a KV cache."""
         return self.mla is not None or self.gqa is not None
@@ -90,6 +96,11 @@ class ModelIR:
     @property
     def mla_scale_is_stretched(self) -> bool:
         return self.rope.yarn is not None and self.rope.yarn.changes_mla_scale
+
+    @property
+    def has_verify_rows(self) -> bool:
+        """Whether drafts can be verified against a recurrent state."""
+        return self.lightning is not None and self.mtp is not None
 
     @property
     def rotates_halves(self) -> bool:

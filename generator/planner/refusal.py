@@ -75,10 +75,19 @@ def needed_bytes(geometry: Geometry, options: Options) -> int | None:
     return max(_first_budget(demand, options, slots), _floor(demand, slots))
 
 
-def _floor(demand: Demand, slots: int) -> int:
-    """The least that `slots` slots, their verify rows and two pages take on every stage."""
+def sized(geometry: Geometry, options: Options, num_pages: int) -> Options:
+    """The options with the budget that `max_state_slots` slots and `num_pages` pages take."""
+    return replace(
+        options,
+        budget_bytes=_floor(Demand(geometry, options), options.max_state_slots or 0, num_pages),
+    )
+
+
+def _floor(demand: Demand, slots: int, num_pages: int = 1) -> int:
+    """The least that `slots` slots, their verify rows and `num_pages` pages take on every stage."""
+    pages = num_pages + 1
     return max(
-        demand.of_stage(stage, slots) + 2 * demand.page_bytes(stage) for stage in demand.stages
+        demand.of_stage(stage, slots) + pages * demand.page_bytes(stage) for stage in demand.stages
     )
 
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 EXTRA_BUFFERS = {"none": 0, "no-overlap": 1, "overlap": 2}
-VERIFY_STATES = ("replay", "snapshot")
 
 
 def slots_per_request(has_state: bool, prefix_cache: bool, extra_buffer: str) -> int:
@@ -118,6 +117,8 @@ class Plan:
     state_bytes_per_slot: int
     verify_bytes_per_request: int
     kv_bytes_per_token: int
+    draft_tokens: int
+    verify_states: str
     rule: str
     binds: str
     warnings: tuple[str, ...] = ()
@@ -243,6 +244,8 @@ def plan_of(geometry: Geometry, options: Options, solution: Solution) -> Plan:
         state_bytes_per_slot=stage.state_bytes,
         verify_bytes_per_request=options.verify_bytes(stage),
         kv_bytes_per_token=options.kv_bytes(stage),
+        draft_tokens=options.draft_tokens,
+        verify_states=options.verify_states,
         rule=options.rule if geometry.has_state or options.rule != "ratio" else "none",
         binds=binds,
         warnings=_warnings(options, slots, rho, binds, requests),

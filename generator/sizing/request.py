@@ -13,11 +13,12 @@ from lingen.errors import LingenError
 from lingen.ir.types import ModelIR
 from lingen.planner import Geometry, Options, Plan, plan_cache
 from lingen.planner.compat import ENGINES, Compat, compat_plan
-from lingen.planner.solve import EXTRA_BUFFERS, VERIFY_STATES
+from lingen.planner.solve import EXTRA_BUFFERS
 from lingen.sizing.card import GPU_MIB, MIB, WEIGHT_FORMATS, weight_bytes
 from lingen.sizing.geometry import geometry_of, why_not_pp, why_not_tp
 
 MAX_DRAFT_TOKENS = 32
+VERIFY_STATES = ("replay", "snapshot")
 _DECIMAL = re.compile(r"[0-9]{1,12}(\.[0-9]{1,12})?|\.[0-9]{1,12}")
 _SOURCES = "one of --cache-gib X, --cache-bytes N and --device NAME"
 

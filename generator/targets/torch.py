@@ -9,6 +9,7 @@ FILES: tuple[OutputFile, ...] = (
     OutputFile("backend.py", "torch/backend.py.j2"),
     OutputFile("cache.py", "torch/cache.py.j2"),
     OutputFile("model.py", "torch/model.py.j2"),
+    OutputFile("planner.py", "torch/planner.py.j2"),
     OutputFile("weights.py", "torch/weights.py.j2"),
 )
 

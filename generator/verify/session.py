@@ -23,9 +23,11 @@ class Session:
         self.package = package
         self.model = model
         self.device = model.lm_head.weight.device
-        page_size = getattr(package.cache, "PAGE_SIZE", max_tokens)
+        page_size = package.cache.PAGE_SIZE
         pages_each = -(-max_tokens // page_size)
-        pools = package.Pools(num_requests + 1, num_requests * pages_each, device=self.device)
+        pools = package.Pools.of_size(
+            num_requests + 1, num_requests * pages_each, device=self.device
+        )
         for tensor in pools.tensors():
             tensor.fill_(torch.nan)
         self.pools = pools

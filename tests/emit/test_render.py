@@ -189,6 +189,7 @@ def test_the_torch_target_has_a_pinned_set_of_files():
         "backend.py",
         "cache.py",
         "model.py",
+        "planner.py",
         "weights.py",
     ]
 

@@ -50,7 +50,7 @@ class Server:
     backend: object = field(init=False)
 
     def __post_init__(self) -> None:
-        self.pools = self.pools or self.package.Pools(NUM_SLOTS, NUM_PAGES)
+        self.pools = self.pools or self.package.Pools.of_size(NUM_SLOTS, NUM_PAGES)
         for pool in self.pools.tensors():
             pool.fill_(torch.nan)
         self.backend = self.package.HybridBackend(self.pools)

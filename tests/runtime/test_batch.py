@@ -17,7 +17,7 @@ NUM_PAGES = 9
 
 def prepared(package: ModuleType, **lists: list):
     """The step of `ForwardBatch.from_lists(**lists)`."""
-    backend = package.HybridBackend(package.Pools(num_slots=6, num_pages=NUM_PAGES))
+    backend = package.HybridBackend(package.Pools.of_size(num_slots=6, num_pages=NUM_PAGES))
     return backend.prepare(package.ForwardBatch.from_lists(**lists))
 
 
@@ -190,7 +190,7 @@ def test_step_is_decode_if_each_request_has_one_token(
 
 
 def assert_every_layer_has_the_backend_of_its_kind(package: ModuleType, ir: ModelIR) -> None:
-    pools = package.Pools(num_slots=2, num_pages=2)
+    pools = package.Pools.of_size(num_slots=2, num_pages=2)
     backend = package.HybridBackend(pools)
     assert tuple(layer.attention for layer in ir.plan.layers) == package.cache.LAYER_KINDS
     classes = {
@@ -241,7 +241,7 @@ def test_pools_take_the_bytes_that_the_plan_counts(state_dtype: str, kv_dtype: s
         "cache.prefix_cache=false",
     )
     with generated_package(ir) as package:
-        pools = package.Pools(num_slots=5, num_pages=7)
+        pools = package.Pools.of_size(num_slots=5, num_pages=7)
     assert pools.state.shape == (6, 6, 8, 64, 64)
     assert pools.kv.shape == (3, 8, 16, 160)
     assert pools.state.dtype == getattr(torch, state_dtype)
@@ -250,6 +250,7 @@ def test_pools_take_the_bytes_that_the_plan_counts(state_dtype: str, kv_dtype: s
     assert pools.kv.nbytes == ir.cache.kv_bytes_per_token * ir.cache.page_size * (7 + 1)
     assert [tensor.data_ptr() for tensor in pools.tensors()] == [
         pools.state.data_ptr(),
+        pools.verify.data_ptr(),
         pools.kv.data_ptr(),
     ]
 
@@ -260,7 +261,7 @@ def test_pools_hold_the_mtp_layers_cache_if_the_spec_drafts(
 ) -> None:
     ir = lowered(f"cache.speculative.num_draft_tokens={num_drafts}")
     with generated_package(ir) as package:
-        pools = package.Pools(num_slots=2, num_pages=7)
+        pools = package.Pools.of_size(num_slots=2, num_pages=7)
         with torch.device("meta"):
             model = package.ForCausalLM()
     assert pools.kv.shape[0] == num_layers
@@ -272,7 +273,7 @@ def test_pools_of_key_heads_take_the_bytes_that_the_plan_counts() -> None:
     """Keys and values of 2 heads of 16 numbers, in two layers and the MTP layer."""
     ir = lowered_variant("linear-v2-with-mtp")
     with generated_package(ir) as package:
-        pools = package.Pools(num_slots=5, num_pages=7)
+        pools = package.Pools.of_size(num_slots=5, num_pages=7)
     assert pools.state.shape == (4, 6, 4, 16, 16)
     assert pools.kv.shape == (3, 8, 16, 2, 2, 16)
     assert ir.cache.kv_bytes_per_token == 3 * 2 * 2 * 16 * 4
@@ -288,6 +289,6 @@ def test_bfloat16_state_takes_half_the_bytes() -> None:
 def test_pool_that_can_serve_nobody_is_refused(tiny: ModuleType, counts: tuple[int, int]) -> None:
     name, count = ("num_slots", counts[0]) if counts[0] < 1 else ("num_pages", counts[1])
     with pytest.raises(ValueError) as refusal:
-        tiny.Pools(*counts)
+        tiny.Pools.of_size(*counts)
     message = f"{name} is {count}: a pool that serves requests holds at least 1"
     assert str(refusal.value) == message

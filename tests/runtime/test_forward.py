@@ -246,7 +246,7 @@ def test_draft_writes_only_the_cache_of_the_mtp_layer(
     step = server.prepare([(request, 5)])
     with torch.no_grad():
         hidden = tiny_model(step, server.backend)
-        state, kv = server.snapshot()
+        state, _, kv = server.snapshot()
         tiny_model.draft(torch.ones(5, dtype=torch.int64), hidden, step, server.backend)
     own = tiny_ir.mtp.pool_idx
     assert kv[own].isnan().all()
@@ -267,7 +267,7 @@ def test_model_without_drafts_has_no_weights_for_them(
     model.load_state_dict({name: tiny_model.state_dict()[name] for name in model.state_dict()})
     request = requests_of(LENGTHS, 160)[0]
     server = Server(tiny, model.eval())
-    server.pools = tiny.Pools(NUM_SLOTS, NUM_PAGES, drafts=False)
+    server.pools = tiny.Pools.of_size(NUM_SLOTS, NUM_PAGES, draft_tokens=0)
     server.backend = tiny.HybridBackend(server.pools)
     assert_same_bits(server.step((request, 5))[0], alone[0])
 

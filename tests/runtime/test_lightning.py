@@ -279,7 +279,7 @@ def test_decode_without_rows_is_legal(tiny: ModuleType) -> None:
 
 
 def test_unknown_backend_is_refused_with_the_known_names(tiny: ModuleType) -> None:
-    pools = tiny.Pools(num_slots=1, num_pages=1)
+    pools = tiny.Pools.of_size(num_slots=1, num_pages=1)
     with pytest.raises(ValueError) as refusal:
         tiny.HybridBackend(pools, "triton")
     message = "lightning backend 'triton' is unknown: one of seg_la, minimax"

@@ -40,7 +40,7 @@ def trace_a_step(package: ModuleType, lengths: list[int]) -> torch.Size:
     num_reqs = len(lengths)
     with FakeTensorMode(), torch.no_grad():
         model: nn.Module = package.ForCausalLM()
-        backend = package.HybridBackend(package.Pools(num_slots=9, num_pages=9))
+        backend = package.HybridBackend(package.Pools.of_size(num_slots=9, num_pages=9))
         batch = package.ForwardBatch(
             input_ids=torch.zeros(sum(lengths), dtype=torch.int64),
             query_start_loc=torch.zeros(num_reqs + 1, dtype=torch.int32),
@@ -69,7 +69,7 @@ def test_trace_notices_that_a_prefill_reads_numbers(package: ModuleType) -> None
 
 def test_metadata_of_a_prefill_reads_no_number_on_the_host(package: ModuleType) -> None:
     with FakeTensorMode():
-        backend = package.HybridBackend(package.Pools(num_slots=2, num_pages=2))
+        backend = package.HybridBackend(package.Pools.of_size(num_slots=2, num_pages=2))
         ints = torch.zeros(2, dtype=torch.int32)
         batch = package.ForwardBatch(
             input_ids=torch.zeros(7, dtype=torch.int64),

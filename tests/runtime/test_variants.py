@@ -43,7 +43,9 @@ class Variant:
 
     def drafting_server(self) -> Server:
         model = fill_randomly(self.package.ForCausalLM(drafts=True))
-        return Server(self.package, model, self.package.Pools(NUM_SLOTS, NUM_PAGES, drafts=True))
+        return Server(
+            self.package, model, self.package.Pools.of_size(NUM_SLOTS, NUM_PAGES, draft_tokens=1)
+        )
 
 
 @pytest.fixture(scope="module", params=[*VARIANTS, *SIBLINGS])
@@ -197,11 +199,11 @@ def test_drafting_and_its_cache_are_there_by_default_if_the_spec_drafts(variant:
     ir, package = variant.ir, variant.package
     drafts = ir.mtp is not None and ir.spec.cache.speculative.num_draft_tokens > 0
     assert (getattr(package.ForCausalLM(), "mtp", None) is not None) == drafts
-    pools = package.Pools(num_slots=2, num_pages=3)
+    pools = package.Pools.of_size(num_slots=2, num_pages=3)
     per_token = pools.kv.nbytes // (4 * 16) if hasattr(pools, "kv") else 0
     assert per_token == ir.cache.kv_bytes_per_token
     if ir.mtp:
         for choice in (True, False):
-            pools = package.Pools(num_slots=2, num_pages=3, drafts=choice)
+            pools = package.Pools.of_size(num_slots=2, num_pages=3, draft_tokens=int(choice))
             assert pools.kv.shape[0] == len(ir.plan.full) + choice
             assert (package.ForCausalLM(drafts=choice).mtp is not None) == choice

@@ -190,7 +190,7 @@ LINES = [
         f"cache.state_dtype {PLAN}",
         "cache.state_dtype=bfloat16",
     ),
-    ("cache.py", "PAGE_SIZE = 64", f"cache.page_size {KV}", "cache.page_size=128"),
+    ("cache.py", "PAGE_SIZE = 64", "cache.page_size", "cache.page_size=128"),
     (
         "weights.py",
         '    Weight("lm_head.weight", (157184, 4096), tp_dim=0),',
