@@ -141,7 +141,7 @@ def _bar(plan: Plan) -> str:
     for letter, size in (("S", plan.state_bytes), ("V", plan.verify_bytes), ("K", plan.kv_bytes)):
         taken += size
         text += letter * (taken * _BAR_WIDTH // plan.budget_bytes - len(text))
-    return f"|{text:.<{_BAR_WIDTH}}|  S states, V draft rows, K keys and values"
+    return f"|{text:.<{_BAR_WIDTH}}|\n S states, V draft rows, K keys and values"
 
 
 def _compat_text(request: Request, plan: Plan) -> str:
