@@ -58,6 +58,9 @@ def plan(
         list[str] | None,
         typer.Option(metavar="sglang|sglang-pr", help="Also what SGLang computes; repeatable."),
     ] = None,
+    sweep_knob: Annotated[
+        Text, typer.Option("--sweep", metavar="KNOB", help="A table over the values of an option.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """Split cache memory into state slots, draft rows and KV pages; exit 2 if nothing fits."""
@@ -75,6 +78,12 @@ def plan(
         False if no_prefix_cache else None, extra_buffer, tuple(compat or ()),
     )  # fmt: skip
     request = read_request(ir, asked)
+    if sweep_knob is not None:
+        from lingen.sizing.sweep import sweep, sweep_json, sweep_text
+
+        points = sweep(request, sweep_knob)
+        print((sweep_json if as_json else sweep_text)(sweep_knob, points))
+        return
     try:
         found = request.plan()
     except DoesNotFit as refusal:

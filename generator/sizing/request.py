@@ -66,6 +66,7 @@ class Request:
     card: Card | None
     context_len: int | None
     compat: tuple[str, ...]
+    can_draft: bool
 
     def plan(self) -> Plan:
         """Raises `DoesNotFit`."""
@@ -116,7 +117,7 @@ def read_request(ir: ModelIR, asked: Asked) -> Request:
     )
     geometry = geometry_of(ir, asked.tp, asked.pp)
     compat = tuple(dict.fromkeys(asked.compat))
-    return Request(ir.name, geometry, options, card, asked.context_len, compat)
+    return Request(ir.name, geometry, options, card, asked.context_len, compat, ir.mtp is not None)
 
 
 def _check_counts(asked: Asked) -> None:

@@ -216,3 +216,30 @@ def test_siblings_are_planned_too(plan, spec):
     assert sum(found["bytes"][part] for part in ("state", "verify", "kv", "unused")) == 8 << 30
     assert found["max_running_requests"] > 0
     assert plan(*EIGHT, spec=spec)[0] == 0
+
+
+def test_a_sweep_is_a_line_per_value_and_each_is_what_a_plan_says(plan):
+    code, out, err = plan(*EIGHT, "--sweep", "draft-tokens", "--json")
+    assert (code, err) == (0, "")
+    points = json.loads(out)["points"]
+    assert [point["value"] for point in points] == list(range(9))
+    _, single, _ = plan(*EIGHT, "--draft-tokens", "4", "--json")
+    for key, value in points[4].items():
+        assert value == (4 if key == "value" else json.loads(single)[key])
+    assert len(plan(*EIGHT, "--sweep", "draft-tokens")[1].splitlines()) == 1 + 9
+
+
+@pytest.mark.parametrize(
+    "knob", ["cache-bytes", "draft-tokens", "max-running-requests", "max-state-slots", "ratio"]
+)
+def test_every_knob_can_be_swept_even_where_nothing_fits(plan, knob):
+    code, out, _ = plan("--cache-gib", "0.4", "--sweep", knob)
+    assert code == 0
+    assert "none fits" in out
+    assert plan(*EIGHT, "--sweep", knob, spec="ling-lite-1.5")[0] == 0
+
+
+def test_an_unknown_knob_is_refused(plan):
+    code, out, err = plan(*EIGHT, "--sweep", "tp")
+    assert (code, out) == (2, "")
+    assert err.startswith("--sweep tp: unknown\n  expected  cache-bytes, draft-tokens, ")
