@@ -61,6 +61,9 @@ def plan(
     sweep_knob: Annotated[
         Text, typer.Option("--sweep", metavar="KNOB", help="A table over the values of an option.")
     ] = None,
+    svg: Annotated[
+        Text, typer.Option("--svg", metavar="FILE|-", help="The sweep as a picture; - prints it.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """Split cache memory into state slots, draft rows and KV pages; exit 2 if nothing fits."""
@@ -78,10 +81,17 @@ def plan(
         False if no_prefix_cache else None, extra_buffer, tuple(compat or ()),
     )  # fmt: skip
     request = read_request(ir, asked)
+    if svg is not None and (sweep_knob is None or as_json):
+        raise LingenError("--svg draws a sweep\n  expected  --sweep KNOB beside it, and no --json")
     if sweep_knob is not None:
         from lingen.sizing.sweep import sweep, sweep_json, sweep_text
 
         points = sweep(request, sweep_knob)
+        if svg is not None:
+            from lingen.sizing.picture import sweep_picture, write_picture
+
+            write_picture(sweep_picture(ir.name, sweep_knob, points), svg)
+            return
         print((sweep_json if as_json else sweep_text)(sweep_knob, points))
         return
     try:

@@ -55,14 +55,14 @@ def sweep_text(knob: str, points: tuple[Point, ...]) -> str:
     for point in points:
         plan = point.plan
         if plan is None:
-            rows.append((_shown(point.value), "-", "none fits", "-", "-", "-"))
+            rows.append((shown(point.value), "-", "none fits", "-", "-", "-"))
             continue
         each = plan.kv_pages // plan.max_running_requests * plan.page_size
         counts = (
             plan.max_state_slots, plan.max_running_requests, plan.verify_rows,
             plan.kv_tokens, each,
         )  # fmt: skip
-        rows.append((_shown(point.value), *(f"{count:,}" for count in counts)))
+        rows.append((shown(point.value), *(f"{count:,}" for count in counts)))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ("  ".join(f"{c:>{w}}" for c, w in zip(row, widths, strict=True)) for row in rows)
     return "\n".join(lines)
@@ -81,5 +81,5 @@ def sweep_json(knob: str, points: tuple[Point, ...]) -> str:
     return json.dumps({"sweep": knob, "points": found}, indent=2)
 
 
-def _shown(value: int | str) -> str:
+def shown(value: int | str) -> str:
     return f"{value:,}" if isinstance(value, int) else value

@@ -1,6 +1,7 @@
 """`lingen plan`: the JSON, the report, and a refusal for every option that makes no sense."""
 
 import json
+import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
@@ -243,3 +244,23 @@ def test_an_unknown_knob_is_refused(plan):
     code, out, err = plan(*EIGHT, "--sweep", "tp")
     assert (code, out) == (2, "")
     assert err.startswith("--sweep tp: unknown\n  expected  cache-bytes, draft-tokens, ")
+
+
+def test_a_sweep_as_a_picture_is_well_formed_and_has_a_bar_for_each_value(plan, tmp_path):
+    code, out, _ = plan(*EIGHT, "--sweep", "draft-tokens", "--svg", "-")
+    assert code == 0
+    texts = [element.text for element in ElementTree.fromstring(out).iter() if element.text]
+    assert texts.count("22 requests") >= 1
+    assert "ling-2.6-flash: cache memory by draft-tokens" in texts
+    file = tmp_path / "sweep.svg"
+    assert plan(*EIGHT, "--sweep", "draft-tokens", "--svg", str(file))[0] == 0
+    assert file.read_text() == out
+    _, out, _ = plan("--cache-gib", "0.4", "--sweep", "max-state-slots", "--svg", "-")
+    assert "not one request fits" in out
+
+
+@pytest.mark.parametrize("arguments", [(), ("--sweep", "ratio", "--json")], ids=" ".join)
+def test_a_picture_needs_a_sweep_and_no_json(plan, arguments):
+    code, _, err = plan(*EIGHT, *arguments, "--svg", "-")
+    assert code == 2
+    assert err.startswith("--svg draws a sweep\n")

@@ -22,10 +22,10 @@ RANKS = {
     "report": 4,
     "diff": 5,
     "pictures": 5,
-    "sizing": 5,
     "verify": 5,
-    "plan_command": 6,
-    "cli": 7,
+    "sizing": 6,
+    "plan_command": 7,
+    "cli": 8,
 }
 HEAVY = {"torch", "safetensors", "triton", "numpy", "transformers"}
 
