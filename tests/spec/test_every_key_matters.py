@@ -151,7 +151,6 @@ NOT_IN_THE_OUTPUT_YET = {
     "cache.mamba_full_memory_ratio",  # the caller gives the sizes of both pools
     "cache.prefix_cache",  # the package shares no prefixes itself: its caller gives pages and slots
     "cache.extra_buffer",  # as prefix_cache
-    "cache.verify_states",  # the package has one way to take drafts back
     "parallel.tp",  # declared sizes, which the rules hold the model to; any that fit are accepted
     "parallel.pp",  # as parallel.tp
 }
@@ -159,6 +158,7 @@ NOT_IN_THE_OUTPUT_YET = {
 WITHOUT_LIGHTNING = {
     "attention.pattern.tail",  # no layer stands behind the last group of one
     "cache.state_dtype",  # no recurrent state
+    "cache.verify_states",  # as cache.state_dtype
 }
 
 FLIPS = [
