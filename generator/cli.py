@@ -50,6 +50,16 @@ def _print_version(is_wanted: bool) -> None:
         raise typer.Exit()
 
 
+Extends = Annotated[
+    str | None, typer.Option("--extends", metavar="FAMILY", help="What the spec extends.")
+]
+SpecOutput = Annotated[
+    str | None,
+    typer.Option("-o", "--output", metavar="FILE|-", help="Not specs/NAME.yaml; - prints it."),
+]
+Replace = Annotated[bool, typer.Option("--force", help="Replace an existing file.")]
+
+
 @app.callback()
 def _lingen(
     version: Annotated[
@@ -141,18 +151,13 @@ def import_(
     name: Annotated[
         str | None, typer.Option("--name", metavar="NAME", help="Name of the model.")
     ] = None,
-    extends: Annotated[
-        str | None, typer.Option("--extends", metavar="FAMILY", help="What the spec extends.")
-    ] = None,
+    extends: Extends = None,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="A value that lies over the file's."),
     ] = None,
-    output: Annotated[
-        str | None,
-        typer.Option("-o", "--output", metavar="FILE|-", help="Not specs/NAME.yaml; - prints it."),
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
+    output: SpecOutput = None,
+    force: Replace = False,
 ) -> None:
     """Make a spec from a config.json; every key is used, listed as ignored, or refused."""
     from lingen.hf import import_to_file
@@ -214,14 +219,9 @@ def diff(
 @app.command()
 def new(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the model.")],
-    extends: Annotated[
-        str | None, typer.Option("--extends", metavar="FAMILY", help="What the spec extends.")
-    ] = None,
-    output: Annotated[
-        str | None,
-        typer.Option("-o", "--output", metavar="FILE|-", help="Not specs/NAME.yaml; - prints it."),
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
+    extends: Extends = None,
+    output: SpecOutput = None,
+    force: Replace = False,
 ) -> None:
     """Write a commented starter spec: what the family leaves open, ready to be filled in."""
     from lingen.starter import start_spec

@@ -88,7 +88,8 @@ def plan(
 
         points = sweep(request, sweep_knob)
         if svg is not None:
-            from lingen.sizing.picture import sweep_picture, write_picture
+            from lingen.pictures import write_picture
+            from lingen.sizing.picture import sweep_picture
 
             write_picture(sweep_picture(ir.name, sweep_knob, points), svg)
             return

@@ -11,7 +11,7 @@ from lingen.ir import lower
 from lingen.pictures.model import picture
 from lingen.spec import ModelSpec
 
-__all__ = ["draw", "picture"]
+__all__ = ["draw", "picture", "write_picture"]
 
 
 def draw(spec: ModelSpec, output: str) -> None:
@@ -19,7 +19,11 @@ def draw(spec: ModelSpec, output: str) -> None:
 
     An existing file is replaced. LingenError: the file cannot be written.
     """
-    svg = picture(lower(spec))
+    write_picture(picture(lower(spec)), output)
+
+
+def write_picture(svg: str, output: str) -> None:
+    """To a file, whole or not at all; `-` prints it. LingenError: it cannot be written."""
     if output == "-":
         print(svg, end="")
         return

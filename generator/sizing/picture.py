@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from html import escape
-from pathlib import Path
 
 from lingen.pictures.elements import INNER, MARGIN, WIDTH, box, words
 from lingen.pictures.palette import CHOSEN, IDLE, KV, STATE, style_sheet
@@ -58,15 +57,3 @@ def _row(plan: Plan | None, largest: int, y: int) -> list[str]:
         left = right
     text = f"{plan.max_running_requests:,} requests"
     return [*lines, words(MARGIN + _LEFT + left + 8, y + 12, text, "ink")]
-
-
-def write_picture(svg: str, output: str) -> None:
-    """To a file, whole or not at all; `-` prints it. LingenError: it cannot be written."""
-    if output == "-":
-        print(svg, end="")
-        return
-    from lingen.hf.output import write_spec
-
-    place = Path(output)
-    write_spec(place, svg, force=True)
-    print(f"written   {place.as_posix()}")
