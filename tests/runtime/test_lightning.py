@@ -175,7 +175,7 @@ def test_chunk_size_changes_nothing_but_rounding(
 ) -> None:
     inputs = Inputs.random(num_tokens, num_heads=2)
     state = torch.ones(3, 2, 8, 8)
-    out = tiny.backend.lightning_prefill_ref(
+    out = tiny.kernels.lightning.lightning_prefill_ref(
         *(inputs.q, inputs.k, inputs.v, state),
         slots=torch.tensor([1], dtype=torch.int32),
         has_initial_state=torch.tensor([True]),
@@ -268,7 +268,7 @@ def test_step_without_tokens_is_legal(calls: Calls, num_reqs: int) -> None:
 
 def test_decode_without_rows_is_legal(tiny: ModuleType) -> None:
     inputs = Inputs.random(0)
-    out = tiny.backend.lightning_decode_ref(
+    out = tiny.kernels.lightning.lightning_decode_ref(
         *(inputs.q, inputs.k, inputs.v, inputs.new_pool(2)[0]),
         slots=torch.empty(0, dtype=torch.int32),
         has_initial_state=torch.empty(0, dtype=torch.bool),

@@ -18,7 +18,7 @@ def prefill(
 ) -> tuple[Tensor, Tensor]:
     """One new request over a slot of NaN: its output and its state."""
     state = inputs.new_pool(1)[0]
-    out = package.backend.lightning_prefill_ref(
+    out = package.kernels.lightning.lightning_prefill_ref(
         *(inputs.q, inputs.k, inputs.v, state),
         slots=torch.tensor([0], dtype=torch.int32),
         has_initial_state=torch.tensor([False]),
@@ -99,7 +99,7 @@ def test_error_after_4096_decode_steps_is_that_of_the_state_dtype(
     for step in range(4096):
         token = inputs.tokens([step])
         outs.append(
-            tiny.backend.lightning_decode_ref(
+            tiny.kernels.lightning.lightning_decode_ref(
                 *(token.q, token.k, token.v, state, slots),
                 has_initial_state=torch.tensor([step > 0]),
                 log_decay=inputs.log_decay,

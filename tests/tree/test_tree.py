@@ -49,8 +49,8 @@ def test_a_generated_model_is_at_most_1200_lines():
     assert all(len(file.read_text().splitlines()) <= 1200 for file in models)
 
 
-def test_a_generated_package_imports_torch_safetensors_and_the_standard_library_alone():
-    allowed = {*sys.stdlib_module_names, "torch", "safetensors"}
+def test_a_generated_package_imports_torch_triton_safetensors_and_the_standard_library_alone():
+    allowed = {*sys.stdlib_module_names, "torch", "triton", "safetensors"}
     for file in GENERATED:
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.Import):
