@@ -193,6 +193,8 @@ def test_the_torch_target_has_a_pinned_set_of_files():
         "kernels/gqa.py",
         "kernels/lightning.py",
         "kernels/mla.py",
+        "kernels/norm.py",
+        "kernels/rope.py",
         "model.py",
         "planner.py",
         "weights.py",
