@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 
 import torch
 from comparison import assert_same_bits
 from lingen.ir.decay import head_slopes
+from plain_pools import plain_pools
 from reference import lightning_recurrence
 from torch import Tensor
 
 LAYER_IDX = 1  # the second lightning layer of three: those around it must not change
 NUM_STATE_LAYERS = 3
 PAD_SLOT = -1
+NO_SLOTS = torch.empty(0, dtype=torch.int32)
 
 
 @dataclass(frozen=True)
@@ -86,8 +88,7 @@ class Calls:
         Also checks what no call may do: touch another layer, or a slot that is not listed or whose
         request has no tokens.
         """
-        pools = SimpleNamespace(state=pool, kv=torch.empty(1, 2, 16, 4), num_pages=1)
-        backend = self.package.backend.HybridBackend(pools, self.name)
+        backend = self.package.backend.HybridBackend(plain_pools(state=pool), self.name)
         computed = [0] * len(lengths) if computed is None else computed
         pages = [
             [0] * ((length + done) // 16 + 1)

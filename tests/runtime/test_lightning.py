@@ -10,7 +10,7 @@ import torch
 from comparison import assert_close
 from hypothesis import given
 from hypothesis import strategies as st
-from lightning_calls import LAYER_IDX, PAD_SLOT, Calls, Inputs
+from lightning_calls import LAYER_IDX, NO_SLOTS, PAD_SLOT, Calls, Inputs
 from reference import lightning_recurrence
 from torch import Tensor
 
@@ -179,10 +179,13 @@ def test_chunk_size_changes_nothing_but_rounding(
         *(inputs.q, inputs.k, inputs.v, state),
         slots=torch.tensor([1], dtype=torch.int32),
         has_initial_state=torch.tensor([True]),
+        track_slots=NO_SLOTS,
+        track_lens=NO_SLOTS,
         query_start_loc=torch.tensor([0, num_tokens], dtype=torch.int32),
         log_decay=inputs.log_decay,
         scale=inputs.scale,
         chunk_size=chunk_size,
+        max_query_len=num_tokens,
     )
     want_out, want_state = inputs.recurrence(torch.ones(2, 8, 8))
     assert_close(out, want_out)
@@ -272,6 +275,7 @@ def test_decode_without_rows_is_legal(tiny: ModuleType) -> None:
         *(inputs.q, inputs.k, inputs.v, inputs.new_pool(2)[0]),
         slots=torch.empty(0, dtype=torch.int32),
         has_initial_state=torch.empty(0, dtype=torch.bool),
+        track_slots=NO_SLOTS,
         log_decay=inputs.log_decay,
         scale=inputs.scale,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from types import ModuleType
 
@@ -32,6 +33,19 @@ def package(request: pytest.FixtureRequest) -> Iterator[ModuleType]:
         yield package
 
 
+def unused_fields(package: ModuleType, num_reqs: int) -> dict[str, object]:
+    """What a batch without tracking and drafts holds, as far as the package has it."""
+    nothing = torch.zeros(0, dtype=torch.int32)
+    values = {
+        "track_slots": nothing,
+        "track_positions": nothing,
+        "is_verify": False,
+        "verify_rows": torch.full((num_reqs,), -1, dtype=torch.int32),
+    }
+    names = {field.name for field in dataclasses.fields(package.ForwardBatch)}
+    return {name: value for name, value in values.items() if name in names}
+
+
 def trace_a_step(package: ModuleType, lengths: list[int]) -> torch.Size:
     """Metadata, model, logits and, where there is an MTP layer, a draft; returns the logits' shape.
 
@@ -48,6 +62,7 @@ def trace_a_step(package: ModuleType, lengths: list[int]) -> torch.Size:
             slots=torch.zeros(num_reqs, dtype=torch.int32),
             page_table=torch.zeros(num_reqs, 3, dtype=torch.int32),
             max_query_len=max(lengths),
+            **unused_fields(package, num_reqs),
         )
         step = backend.prepare(batch)
         hidden = model(step, backend)
@@ -78,8 +93,9 @@ def test_metadata_of_a_prefill_reads_no_number_on_the_host(package: ModuleType) 
             slots=ints,
             page_table=torch.zeros(2, 1, dtype=torch.int32),
             max_query_len=4,
+            **unused_fields(package, 2),
         )
-        assert backend.prepare(batch).positions.shape == (7,)
+        assert backend.prepare(batch).layout.positions.shape == (7,)
 
 
 @pytest.mark.parametrize("read", ["item", "tolist", "nonzero"])
