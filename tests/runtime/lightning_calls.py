@@ -67,6 +67,23 @@ class Inputs:
         return lightning_recurrence(self.q, self.k, self.v, state, self.log_decay, self.scale)
 
 
+def worked_example(scale: float) -> tuple[Inputs, Tensor, Tensor]:
+    """Decay 1/2 and two dimensions, by hand: inputs, outputs and the last state (rows: key)."""
+
+    def rows(values: list[list[float]]) -> Tensor:
+        return torch.tensor(values, dtype=torch.float32).unsqueeze(1)
+
+    inputs = Inputs(
+        q=rows([[1, 1], [1, 1], [1, 1]]),
+        k=rows([[1, 0], [0, 1], [1, 1]]),
+        v=rows([[1, 2], [4, 0], [0, 2]]),
+        log_decay=torch.tensor([0.5]).log(),
+        scale=scale,
+    )
+    out = scale * rows([[1, 2], [4.5, 1], [2.25, 4.5]])
+    return inputs, out, torch.tensor([[[0.25, 2.5], [2, 2]]])
+
+
 @dataclass(frozen=True)
 class Calls:
     """One backend, `seg_la` or `minimax`, of one package."""

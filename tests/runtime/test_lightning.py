@@ -10,7 +10,7 @@ import torch
 from comparison import assert_close
 from hypothesis import given
 from hypothesis import strategies as st
-from lightning_calls import LAYER_IDX, NO_SLOTS, PAD_SLOT, Calls, Inputs
+from lightning_calls import LAYER_IDX, NO_SLOTS, PAD_SLOT, Calls, Inputs, worked_example
 from reference import lightning_recurrence
 from torch import Tensor
 
@@ -20,23 +20,6 @@ BLOCK_EDGES = [1, 31, 32, 33, 63, 64, 65, 255, 256, 257]
 @pytest.fixture(scope="module", params=["seg_la", "minimax"])
 def calls(request: pytest.FixtureRequest, tiny: ModuleType) -> Calls:
     return Calls(tiny, request.param)
-
-
-def worked_example(scale: float) -> tuple[Inputs, Tensor, Tensor]:
-    """Decay 1/2 and two dimensions, by hand: inputs, outputs and the last state (rows: key)."""
-
-    def rows(values: list[list[float]]) -> Tensor:
-        return torch.tensor(values, dtype=torch.float32).unsqueeze(1)
-
-    inputs = Inputs(
-        q=rows([[1, 1], [1, 1], [1, 1]]),
-        k=rows([[1, 0], [0, 1], [1, 1]]),
-        v=rows([[1, 2], [4, 0], [0, 2]]),
-        log_decay=torch.tensor([0.5]).log(),
-        scale=scale,
-    )
-    out = scale * rows([[1, 2], [4.5, 1], [2.25, 4.5]])
-    return inputs, out, torch.tensor([[[0.25, 2.5], [2, 2]]])
 
 
 @pytest.mark.parametrize("scale", [1.0, 2**-0.5])

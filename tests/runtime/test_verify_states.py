@@ -12,7 +12,7 @@ from chains import NUM_ROWS, NUM_SLOTS, Chain, Runner, decoded
 from comparison import assert_close, assert_same_bits
 from hypothesis import given
 from hypothesis import strategies as st
-from lightning_calls import LAYER_IDX, Inputs
+from lightning_calls import LAYER_IDX, Inputs, worked_example
 
 D = 3
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -50,6 +50,16 @@ def test_each_number_of_accepted_drafts_gives_the_state_of_decoding(
     before = runner.state(chain).clone()
     runner.commit([chain])
     assert_same_bits(runner.state(chain), before)
+
+
+@pytest.mark.parametrize("scale", [1.0, 2**-0.5])
+def test_drafts_give_the_numbers_computed_by_hand(runner: Runner, scale: float) -> None:
+    inputs, out, state = worked_example(scale)
+    runner = Runner(runner.package, runner.name, runner.verify_states, inputs, D)
+    chain = Chain(slot=4, row=2)
+    assert_close(runner.verify_step([chain], [[0, 1, 2]], [2])[0], out, 1e-6)
+    runner.commit([chain])
+    assert_close(runner.state(chain), state, 1e-6)
 
 
 def test_drafts_see_the_same_outputs_as_when_they_are_decoded(runner: Runner) -> None:
