@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lightning_calls import LAYER_IDX, NO_SLOTS, PAD_SLOT, Calls, Inputs, worked_example
 from reference import lightning_recurrence
-from torch import Tensor
 
 BLOCK_EDGES = [1, 31, 32, 33, 63, 64, 65, 255, 256, 257]
 
