@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from lingen.emit.header import Header, lf, read_header
+from lingen.emit.header import Header, can_hold_header, lf, read_header
 from lingen.emit.manifest import MANIFEST, RecordedManifest, read_manifest
 from lingen.emit.sidecar import TRACE, TRACE_INDENT
 from lingen.emit.stamp import Stamped, read_stamped
@@ -102,8 +102,8 @@ class DiskPackage:
 
     @cached_property
     def has_generated_module(self) -> bool:
-        """Whether a module directly in the folder bears lingen's header."""
-        names = [name for name in sorted(os.listdir(self.folder)) if name.endswith(".py")]
+        """Whether a file directly in the folder bears lingen's header."""
+        names = [name for name in sorted(os.listdir(self.folder)) if can_hold_header(name)]
         return any(self.file(name).is_owned for name in names)
 
     @cached_property

@@ -87,6 +87,15 @@ _ROWS: dict[str, Keys] = {
     "mtp": (_MTP,),
     "mtp.layer_idx": (_LAYERS,),
     "mtp.pool_idx": _PLAN,
+    # The engine's plugin
+    "sglang": (_ARCHITECTURE,),
+    "sglang.engine_version": (),
+    "sglang.version": (),
+    "sglang.package": ("model.name",),
+    "sglang.distribution": ("model.name",),
+    "sglang.model_class": (_ARCHITECTURE,),
+    "sglang.draft_class": (_MTP,),
+    "sglang.classes": (_MTP,),
     # Layers
     "plan.layers": (_LAYERS,),
     "plan.layers[*]": (_LAYERS,),

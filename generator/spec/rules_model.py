@@ -169,12 +169,24 @@ def with_plain_format(checkpoint_formats: Sequence[str]) -> list[list[str]]:
     return [[name, *checkpoint_formats] for name in PLAIN_FORMATS]
 
 
+def why_not_target(targets: Sequence[str], architectures: Sequence[str]) -> Refusal | None:
+    """The plugin stands in for one class of the engine; the engine serves others itself."""
+    if "sglang" not in targets or not set(architectures) - set(SGLANG_ARCHITECTURES):
+        return None
+    return Refusal(
+        "the sglang target does not serve this architecture",
+        f"{' or '.join(SGLANG_ARCHITECTURES)} with it",
+    )
+
+
+SGLANG_ARCHITECTURES = ("BailingMoeV2_5ForCausalLM",)
 PLAIN_FORMATS = ("bfloat16", "float32")
 FORMATS = "quantization.checkpoint_formats"
 HEADS = "model.num_attention_heads"
 LAYERS = "model.num_hidden_layers"
 VOCAB = "model.vocab_size"
 TP = "parallel.tp"
+TARGETS = "targets"
 NORM_GROUPS = "attention.lightning.group_norm_size"
 HEAD_DIM = "attention.lightning.head_dim"
 ROTARY = "attention.lightning.partial_rotary_factor"
@@ -198,5 +210,6 @@ MODEL_RULES = (
     Rule((DRAFTS, "mtp.num_nextn_predict_layers"), why_not_drafting, {DRAFTS: no_drafts}),
     Rule(("cache.speculative.topk",), why_not_draft_tree),
     Rule(("cache.extra_buffer", "cache.prefix_cache"), why_not_extra_buffer),
+    Rule((TARGETS, "model.architectures"), why_not_target),
     Rule((FORMATS,), why_not_plain_format, {FORMATS: with_plain_format}),
 )
