@@ -173,6 +173,12 @@ class Parallel:
 
 
 @dataclass(frozen=True, slots=True)
+class SGLang:
+    tp_size: int
+    pp_size: int
+
+
+@dataclass(frozen=True, slots=True)
 class ModelSpec:
     """A spec merged with all it extends, valid by schema and rules.
 
@@ -193,6 +199,7 @@ class ModelSpec:
     quantization: Quantization
     kernels: Kernels | None
     parallel: Parallel
+    sglang: SGLang | None
     targets: tuple[str, ...]
     file: str = field(compare=False)
     sources: tuple[str, ...] = field(compare=False)
@@ -222,7 +229,9 @@ class ModelSpec:
         return f"specs/{self.file.replace(chr(92), '/').rpartition('/')[2]}"
 
 
-_CONDITIONAL = frozenset({"Lightning | None", "Mla | None", "Gqa | None", "Kernels | None"})
+_CONDITIONAL = frozenset(
+    {"Lightning | None", "Mla | None", "Gqa | None", "Kernels | None", "SGLang | None"}
+)
 PROVENANCE = frozenset({"file", "sources", "origins"})
 
 

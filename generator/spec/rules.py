@@ -163,7 +163,7 @@ def _candidates(
 
 def _kept_items(key: str, rule: Rule, values: Values) -> list[object]:
     """The list without the items that a rule refuses on their own."""
-    touching = [other for other in RULES if key in other.keys]
+    touching = [other for other in RULES if key in other.keys and other.of_items]
     return [
         item
         for item in values[key]

@@ -13,6 +13,7 @@ FILES: tuple[OutputFile, ...] = (
     OutputFile("launch.py", "sglang/launch.py.j2"),
     OutputFile("pinned.py", "sglang/pinned.py.j2"),
     OutputFile("plugin.py", "sglang/plugin.py.j2"),
+    OutputFile("tables.py", "sglang/tables.py.j2"),
     OutputFile("models/__init__.py", "sglang/models/__init__.py.j2"),
     OutputFile("models/bailing_moe_v2_5.py", "sglang/models/bailing_moe_v2_5.py.j2"),
     OutputFile(
