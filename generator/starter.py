@@ -53,7 +53,6 @@ MOST_CHANGED = (
     "parallel.pp",
     "sglang.tp_size",
     "sglang.pp_size",
-    "targets",
 )
 
 NAME = "model.name"

@@ -172,9 +172,12 @@ def _why_not_declared(
     return Refusal(f"{key} is not among the sizes of {list_key}", f"one of {list_key}")
 
 
-def declared_sizes(size: int, sizes: Sequence[int], targets: Sequence[str]) -> list[int]:
-    """Nearest first."""
-    return sorted(sizes, key=lambda declared: abs(declared - size))
+def declared_tp(tp_size: int, tp: Sequence[int], targets: Sequence[str]) -> list[int]:
+    return sorted(tp, key=lambda declared: abs(declared - tp_size))
+
+
+def declared_pp(pp_size: int, pp: Sequence[int], targets: Sequence[str]) -> list[int]:
+    return sorted(pp, key=lambda declared: abs(declared - pp_size))
 
 
 def why_not_engine_kv_dtype(
@@ -227,8 +230,8 @@ DRAFTS = "cache.speculative.num_draft_tokens"
 
 # Another head_dim is another model; the factor is what was mistyped.
 ROTARY_CANDIDATES = {ROTARY: even_rotary_factors, HEAD_DIM: lambda *_: ()}
-SERVED_TP = {"sglang.tp_size": declared_sizes, TP: lambda *_: (), TARGETS: lambda *_: ()}
-SERVED_PP = {"sglang.pp_size": declared_sizes, PP: lambda *_: (), TARGETS: lambda *_: ()}
+SERVED_TP = {"sglang.tp_size": declared_tp, TP: lambda *_: (), TARGETS: lambda *_: ()}
+SERVED_PP = {"sglang.pp_size": declared_pp, PP: lambda *_: (), TARGETS: lambda *_: ()}
 
 MODEL_RULES = (
     Rule(("model.name",), why_not_name, {"model.name": nearest_name}),
