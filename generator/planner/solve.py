@@ -181,11 +181,19 @@ class Solution:
     rests: tuple[int, ...]
 
     @property
+    def has_slots(self) -> bool:
+        """Whether one request has its state slots."""
+        return self.slots is None or self.slots >= self.rho
+
+    @property
+    def has_memory(self) -> bool:
+        """Whether every stage holds its states, verify rows and one usable page."""
+        return min(self.rests) >= 0 and (self.pages is None or self.pages >= 1)
+
+    @property
     def serves(self) -> bool:
         """Whether one request can run."""
-        has_slots = self.slots is None or self.slots >= self.rho
-        has_pages = self.pages is None or self.pages >= 1
-        return has_slots and has_pages and min(self.rests) >= 0
+        return self.has_slots and self.has_memory
 
 
 def solve(geometry: Geometry, options: Options) -> Solution:

@@ -1,10 +1,11 @@
 """What holds for every input: exact, maximal, monotone, never silently zero."""
 
 from dataclasses import replace
+from decimal import Decimal
 
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
-from lingen.planner import DoesNotFit, Options, plan_cache
+from lingen.planner import DoesNotFit, Options, plan_cache, slots_per_request
 from planner_cases import by_hand, flash, geometries, option_sets, plan_or_none
 
 SERVING = st.integers(200, 4000)
@@ -101,28 +102,109 @@ def test_a_refusal_names_the_smallest_budget_that_works(geometry, options):
             assert by_hand(geometry, replace(options, budget_bytes=budget_bytes)) is None
 
 
-@given(geometries(), option_sets(largest=300))
-def test_a_suggested_value_works_and_one_step_less_does_not(geometry, options):
+KNOBS = {
+    "cache_bytes": "budget_bytes",
+    "max_running_requests": "max_running_requests",
+    "draft_tokens": "draft_tokens",
+    "ratio": "ratio",
+    "max_state_slots": "max_state_slots",
+}
+
+
+def refused(geometry, options):
+    """`would_work` of a refusal, None for a plan."""
     try:
         plan_cache(geometry, options)
-        return
     except DoesNotFit as refusal:
-        found = refusal.would_work
+        assert list(refusal.would_work) == [k for k in KNOBS if k in refusal.would_work]
+        return refusal.would_work
+    return None
+
+
+def one_step_less(knob, value, options):
+    """The value one step nearer to the options than the suggested one, None where that is theirs.
+
+    Memory's smallest budget has a smaller one before it, whichever of the two is asked for. A ratio
+    moves by its last decimal place, at least the third.
+    """
+    if knob == "cache_bytes":
+        return value - 1
+    if knob == "ratio":
+        given, found = Decimal(options.ratio), Decimal(value)
+        places = max(3, -given.as_tuple().exponent)
+        step = Decimal(1).scaleb(-places)
+        nearer = found - step if found > given else found + step
+        return None if nearer == given else format(nearer, "f")
+    now = getattr(options, knob)
+    if knob == "max_state_slots" and now is None:
+        rho = slots_per_request(True, options.prefix_cache, options.extra_buffer)
+        return value - 1 if value == rho * options.dp else value + 1
+    if now is None:
+        return value + 1
+    return value + (1 if now > value else -1)
+
+
+@given(geometries(), option_sets(largest=300))
+def test_a_suggested_value_works_and_one_step_less_does_not(geometry, options):
+    for knob, value in (refused(geometry, options) or {}).items():
+        assert plan_or_none(geometry, options, **{KNOBS[knob]: value}) is not None
+        nearer = one_step_less(knob, value, options)
+        if nearer is not None and nearer != 0:
+            assert plan_or_none(geometry, options, **{KNOBS[knob]: nearer}) is None, knob
+
+
+@given(geometries(), option_sets(largest=300))
+def test_nothing_nearer_than_a_suggestion_works(geometry, options):
+    found = refused(geometry, options)
     for knob in ("max_running_requests", "draft_tokens", "max_state_slots"):
         now = getattr(options, knob)
-        if knob in found:
-            value = found[knob]
-            assert plan_or_none(geometry, options, **{knob: value}) is not None
-            assert value != now
-            for nearer in _between(value, now):
-                assert plan_or_none(geometry, options, **{knob: nearer}) is None
-        elif now is not None:
-            for value in range(0 if knob == "draft_tokens" else 1, now):
-                assert plan_or_none(geometry, options, **{knob: value}) is None
-    if "ratio" in found:
-        assert plan_or_none(geometry, options, ratio=found["ratio"]) is not None
+        if found is None or now is None:
+            continue
+        value = found.get(knob)
+        first = 0 if knob == "draft_tokens" else 1
+        nearer = _between(value, now) if knob in found else range(first, now)
+        for other in nearer:
+            assert plan_or_none(geometry, options, **{knob: other}) is None
+
+
+@given(geometries(), option_sets(largest=300))
+def test_a_knob_that_is_not_suggested_does_not_help(geometry, options):
+    found = refused(geometry, options)
+    assume(found is not None)
+    tried = {
+        "max_running_requests": range(1, 60),
+        "draft_tokens": range(options.draft_tokens),
+        "max_state_slots": range(1, 60) if geometry.has_state else (),
+        "ratio": [str(Decimal(n).scaleb(-3)) for n in (*range(1, 3000, 7), 10**6, 10**9)],
+    }
+    if options.rule != "ratio" or not geometry.has_state:
+        tried["ratio"] = ()
+    for knob, values in tried.items():
+        if knob not in found:
+            for value in values:
+                assert plan_or_none(geometry, options, **{knob: value}) is None, (knob, value)
+
+
+@given(
+    st.integers(1 << 20, 1 << 34),
+    st.integers(1, 1 << 62),
+    st.sampled_from(("max_state_slots", "max_running_requests")),
+    option_sets(),
+)
+@example(1 << 30, 1_000_000, "max_state_slots", Options(0, 64))
+def test_counts_far_too_large_come_down_to_the_last_that_fits(budget_bytes, count, knob, options):
+    none = {"max_running_requests": None, "max_state_slots": None, "prefix_cache": False}
+    options = replace(options, budget_bytes=budget_bytes, page_size=64, **{**none, knob: count})
+    found = refused(flash(), options)
+    assume(found is not None)
+    value = found.get(knob)
+    if value is None:
+        assert plan_or_none(flash(), options, **{knob: options.dp}) is None
+    else:
+        assert plan_or_none(flash(), options, **{knob: value}) is not None
+        assert plan_or_none(flash(), options, **{knob: value + 1}) is None
 
 
 def _between(value, now):
     """Whole values strictly between a suggestion and what was given."""
-    return () if now is None else range(min(value, now) + 1, max(value, now))
+    return range(min(value, now) + 1, max(value, now))
