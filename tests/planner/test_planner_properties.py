@@ -193,13 +193,18 @@ def test_a_knob_that_is_not_suggested_does_not_help(geometry, options):
 )
 @example(1 << 30, 1_000_000, "max_state_slots", Options(0, 64))
 def test_counts_far_too_large_come_down_to_the_last_that_fits(budget_bytes, count, knob, options):
-    none = {"max_running_requests": None, "max_state_slots": None, "prefix_cache": False}
+    none = {"max_running_requests": None, "max_state_slots": None}
     options = replace(options, budget_bytes=budget_bytes, page_size=64, **{**none, knob: count})
+    if knob == "max_running_requests":
+        options = replace(options, prefix_cache=False)
+    rho = slots_per_request(True, options.prefix_cache, options.extra_buffer)
+    fewest = rho * options.dp
+    assume(count >= fewest)
     found = refused(flash(), options)
     assume(found is not None)
     value = found.get(knob)
     if value is None:
-        assert plan_or_none(flash(), options, **{knob: options.dp}) is None
+        assert plan_or_none(flash(), options, **{knob: fewest}) is None
     else:
         assert plan_or_none(flash(), options, **{knob: value}) is not None
         assert plan_or_none(flash(), options, **{knob: value + 1}) is None
