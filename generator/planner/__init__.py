@@ -3,8 +3,10 @@
 Knows nothing of specs, the IR or torch: geometry and options come in as numbers.
 """
 
+from lingen.planner.geometry import Geometry, Stage, pipeline_stages
+from lingen.planner.options import Options, slots_per_request
 from lingen.planner.refusal import DoesNotFit, plan_cache
-from lingen.planner.solve import Geometry, Options, Plan, Stage, slots_per_request
+from lingen.planner.solve import Plan
 
 __all__ = [
     "DoesNotFit",
@@ -12,6 +14,7 @@ __all__ = [
     "Options",
     "Plan",
     "Stage",
+    "pipeline_stages",
     "plan_cache",
     "slots_per_request",
 ]

@@ -10,7 +10,9 @@ from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
 
-from lingen.planner.solve import Demand, Geometry, Options, Plan, Solution, plan_of, solve
+from lingen.planner.geometry import Geometry
+from lingen.planner.options import Options
+from lingen.planner.solve import Demand, Plan, Solution, plan_of, solve
 
 _NEAR = 256
 _RATIO_PLACES = 3

@@ -6,7 +6,7 @@ import math
 
 from lingen.ir.types import ModelIR
 from lingen.ir.weight_map import Weight
-from lingen.sizing.geometry import pipeline_stages
+from lingen.planner import pipeline_stages
 
 MIB = 1 << 20
 

@@ -145,20 +145,30 @@ def _bar(plan: Plan) -> str:
 
 
 def _compat_text(request: Request, plan: Plan) -> str:
-    rows = [("", "slots", "requests", "KV tokens", "over budget, bytes")]
+    """What each engine computes, and beside each count what it has more or less than this plan."""
     mine = (plan.max_state_slots, plan.max_running_requests, plan.kv_tokens, -plan.unused_bytes)
-    found = {"lingen": mine}
-    for name, other in request.compat_plans().items():
-        found[name] = tuple(asdict(other).values())
-    rows += [(name, *(f"{value:,}" for value in values)) for name, values in found.items()]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = [
-        "  ".join(
-            [
-                f"{row[0]:<{widths[0]}}",
-                *(f"{c:>{w}}" for c, w in zip(row[1:], widths[1:], strict=True)),
-            ]
-        )
-        for row in rows
+    rows = [
+        ("", "slots", "", "requests", "", "KV tokens", "", "bytes over", ""),
+        ("lingen", *(text for value in mine for text in (f"{value:,}", ""))),
     ]
-    return "\n".join(lines) + "\n"
+    exceeding = []
+    for name, other in request.compat_plans().items():
+        cells = []
+        for value, own in zip(asdict(other).values(), mine, strict=True):
+            cells += [f"{value:,}", f"{value - own:+,}" if value != own else "="]
+        rows.append((name, *cells))
+        if other.over_budget_bytes > 0:
+            size = byte_text(other.over_budget_bytes)
+            exceeding.append(f"{name} would exceed the budget by {size}")
+    return "\n".join([aligned(rows), *exceeding]) + "\n"
+
+
+def aligned(rows: list[tuple[str, ...]]) -> str:
+    """Columns side by side, the first to the left and numbers to the right."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = []
+    for row in rows:
+        cells = [f"{row[0]:<{widths[0]}}"]
+        cells += [f"{c:>{w}}" for c, w in zip(row[1:], widths[1:], strict=True)]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)

@@ -151,8 +151,7 @@ NOT_IN_THE_OUTPUT_YET = {
     "cache.mamba_full_memory_ratio",  # the caller gives the sizes of both pools
     "cache.prefix_cache",  # the package shares no prefixes itself: its caller gives pages and slots
     "cache.extra_buffer",  # as prefix_cache
-    "parallel.tp",  # declared sizes, which the rules hold the model to; any that fit are accepted
-    "parallel.pp",  # as parallel.tp
+    "parallel.pp",  # declared sizes, which the rules hold the model to; any that fit are accepted
 }
 # Keys that every model states and that have no meaning without lightning layers.
 WITHOUT_LIGHTNING = {
