@@ -101,9 +101,12 @@ def plan(
     try:
         found = request.plan()
     except DoesNotFit as refusal:
+        from lingen.sizing.remedies import card_remedies
+
+        remedies = card_remedies(ir, asked, refusal)
         if not as_json:
-            raise LingenError(output.refusal_text(refusal)) from None
-        print(output.refusal_json(refusal))
+            raise LingenError(output.refusal_text(request, refusal, remedies)) from None
+        print(output.refusal_json(request, refusal, remedies))
         raise typer.Exit(2) from None
     if as_json:
         print(output.plan_json(request, found))

@@ -45,27 +45,38 @@ def plan_json(request: Request, plan: Plan) -> str:
     return json.dumps(found, indent=2)
 
 
-def refusal_json(refusal: DoesNotFit) -> str:
-    would_work = dict(refusal.would_work)
-    if "ratio" in would_work:
-        would_work["ratio"] = float(str(would_work["ratio"]))
-    found = {
+def refusal_json(request: Request, refusal: DoesNotFit, remedies: dict[str, object]) -> str:
+    """The stable form. From a card its bytes follow, and what its own options would do."""
+    found: dict[str, object] = {
         "error": refusal.error,
         "needed_bytes": refusal.needed_bytes,
         "budget_bytes": refusal.budget_bytes,
-        "would_work": would_work,
+        "would_work": _numbers(refusal.would_work),
     }
+    if request.card:
+        found["gpu_bytes"] = request.card.gpu_bytes
+        found["weight_bytes"] = request.card.weight_bytes
+        found["would_work_on_card"] = _numbers(remedies)
     return json.dumps(found, indent=2)
 
 
-def refusal_text(refusal: DoesNotFit) -> str:
+def _numbers(values: dict[str, object]) -> dict[str, object]:
+    """Decimals, which are texts, as numbers."""
+    decimals = ("ratio", "mem_fraction")
+    return {key: float(str(v)) if key in decimals else v for key, v in values.items()}
+
+
+def refusal_text(request: Request, refusal: DoesNotFit, remedies: dict[str, object]) -> str:
     lines = [refusal.error]
-    options = {"cache_bytes": "memory for the cache", "ratio": "--ratio"}
-    for knob, value in refusal.would_work.items():
-        name = options.get(knob, f"--{knob.replace('_', '-')}")
+    if request.card:
+        card = request.card
+        lines.append(f"  {'card':<10}{card.name}, {byte_text(card.gpu_bytes)}")
+        lines.append(f"  {'weights':<10}{byte_text(card.weight_bytes)}")
+    for knob, value in (refusal.would_work | remedies).items():
+        name = "memory for the cache" if knob == "cache_bytes" else f"--{knob.replace('_', '-')}"
         text = byte_text(value) if isinstance(value, int) and knob == "cache_bytes" else value
         lines.append(f"  {'would do':<10}{name} {text}")
-    if not refusal.would_work:
+    if not refusal.would_work and not remedies:
         lines.append("  no single option helps")
     return "\n".join(lines)
 

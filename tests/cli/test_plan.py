@@ -152,6 +152,35 @@ def test_a_card_too_small_for_the_weights_is_refused(plan):
     assert json.loads(out)["budget_bytes"] < 0
 
 
+def test_everything_that_a_card_is_said_to_need_works(plan):
+    h20 = {"--device": "h20", "--tp": "2", "--weights": "bf16", "--mem-fraction": "0.9"}
+    h200 = {"--device": "h200", "--tp": "8", "--weights": "fp8", "--mem-fraction": "0.876"}
+    h200["--draft-tokens"] = "4"
+    for spec, given, expected in (
+        (FLASH, h20, {"tp": 4, "weights": "fp8", "device": "h20-3e"}),
+        ("ling-2.6-1t", h200, {"mem_fraction": 0.877, "device": "b200"}),
+    ):
+        call = [text for pair in given.items() for text in pair]
+        code, out, _ = plan(*call, "--json", spec=spec)
+        found = json.loads(out)
+        assert code == 2
+        assert list(found) == [
+            "error", "needed_bytes", "budget_bytes", "would_work", "gpu_bytes", "weight_bytes",
+            "would_work_on_card",
+        ]  # fmt: skip
+        assert found["would_work_on_card"] == expected
+        tried = {**found["would_work"], **expected}
+        del tried["cache_bytes"]
+        for knob, value in tried.items():
+            changed = {**given, f"--{knob.replace('_', '-')}": str(value)}
+            call = [text for pair in changed.items() for text in pair]
+            assert plan(*call, spec=spec)[0] == 0, knob
+    # The MTP layer's weights are what is too much, and they go with the drafts.
+    assert found["would_work"]["draft_tokens"] == 0
+    h200["--mem-fraction"] = "0.877"
+    assert plan(*[text for pair in h200.items() for text in pair], spec="ling-2.6-1t")[0] == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "option"),
     [

@@ -90,6 +90,7 @@ ALTERNATIVES: dict[str, str] = {
     "cache.speculative.num_draft_tokens": "4",
     "quantization.checkpoint_formats": "[bfloat16]",
     "quantization.weight_block_size": "[64, 64]",
+    "quantization.fp8_mtp": "false",
     "kernels.lightning.chunk_size": "32",
     "parallel.tp": "[1, 2]",
     "parallel.pp": "[1]",
@@ -151,6 +152,7 @@ NOT_IN_THE_OUTPUT_YET = {
     "cache.mamba_full_memory_ratio",  # the caller gives the sizes of both pools
     "cache.prefix_cache",  # the package shares no prefixes itself: its caller gives pages and slots
     "cache.extra_buffer",  # as prefix_cache
+    "quantization.fp8_mtp",  # loading looks at each tensor; `lingen plan` asks what a card holds
     "parallel.pp",  # declared sizes, which the rules hold the model to; any that fit are accepted
 }
 # Keys that every model states and that have no meaning without lightning layers.
