@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import asdict
+from decimal import Decimal
 
 from lingen.planner import DoesNotFit, Plan
 from lingen.report import byte_text, table
@@ -61,9 +62,13 @@ def refusal_json(request: Request, refusal: DoesNotFit, remedies: dict[str, obje
 
 
 def _numbers(values: dict[str, object]) -> dict[str, object]:
-    """Decimals, which are texts, as numbers."""
-    decimals = ("ratio", "mem_fraction")
-    return {key: float(str(v)) if key in decimals else v for key, v in values.items()}
+    """Decimals, which are texts, as numbers where a float says the same."""
+    found = dict(values)
+    for key in found.keys() & {"ratio", "mem_fraction"}:
+        number = float(str(found[key]))
+        if Decimal(str(number)) == Decimal(str(found[key])):
+            found[key] = number
+    return found
 
 
 def refusal_text(request: Request, refusal: DoesNotFit, remedies: dict[str, object]) -> str:
@@ -111,7 +116,8 @@ def _memory_rows(request: Request, plan: Plan) -> Iterator[tuple[str, str]]:
     yield "budget per GPU", byte_text(plan.budget_bytes)
     slots, rows, pages = plan.max_state_slots, plan.verify_rows, plan.kv_pages
     each = f"{slots} + 1 slots of {plan.state_bytes_per_slot:,}"
-    yield "  states", f"{byte_text(plan.state_bytes)}: {each}"
+    has_state = request.geometry.has_state
+    yield "  states", f"{byte_text(plan.state_bytes)}: {each}" if has_state else "none"
     if rows:
         each = f"{rows} + 1 rows of {plan.verify_bytes_per_request:,}"
         yield "  draft rows", f"{byte_text(plan.verify_bytes)}: {each}"

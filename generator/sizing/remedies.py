@@ -17,9 +17,9 @@ _FRACTION_STEPS = 1000
 def card_remedies(ir: ModelIR, asked: Asked, refusal: DoesNotFit) -> dict[str, object]:
     """Options of the card → the nearest value that alone serves a request, each planned again.
 
-    A larger part of the card in thousandths, a larger declared tp, fp8 weights, and the smallest
-    larger card. Adds `draft_tokens` to the refusal where only the weights of the MTP layer are too
-    much. Empty without a card.
+    A larger part of the card in thousandths, a larger declared tp or pp, fp8 weights, and the
+    smallest larger card. Adds `draft_tokens` to the refusal where only the weights of the MTP layer
+    are too much. Empty without a card.
     """
     if asked.device is None:
         return {}
@@ -38,6 +38,7 @@ def card_remedies(ir: ModelIR, asked: Asked, refusal: DoesNotFit) -> dict[str, o
     candidates: dict[str, list[object]] = {
         "mem_fraction": [str(step / _FRACTION_STEPS) for step in thousandths],
         "tp": [tp for tp in ir.parallel.tp if tp > asked.tp],
+        "pp": [pp for pp in ir.parallel.pp if pp > asked.pp],
         "weights": ["fp8"] if asked.weights == "bf16" and ir.weights.has_fp8 else [],
         "device": [name for _, name in larger],
     }

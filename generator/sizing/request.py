@@ -11,7 +11,7 @@ from fractions import Fraction
 
 from lingen.errors import LingenError
 from lingen.ir.types import ModelIR
-from lingen.planner import Geometry, Options, Plan, plan_cache
+from lingen.planner import DoesNotFit, Geometry, Options, Plan, plan_cache
 from lingen.planner.compat import ENGINES, Compat, compat_plan
 from lingen.planner.options import EXTRA_BUFFERS, VERIFY_STATES
 from lingen.sizing.card import GPU_MIB, MIB, WEIGHT_FORMATS, weight_bytes
@@ -71,8 +71,14 @@ class Request:
     can_draft: bool
 
     def plan(self) -> Plan:
-        """Raises `DoesNotFit`."""
-        return plan_cache(self.geometry, self.options)
+        """Raises `DoesNotFit`; what it says would work are values that the options take."""
+        try:
+            return plan_cache(self.geometry, self.options)
+        except DoesNotFit as refusal:
+            for knob, value in list(refusal.would_work.items()):
+                if isinstance(value, int) and value > LARGEST:
+                    del refusal.would_work[knob]
+            raise
 
     def compat_plans(self) -> dict[str, Compat]:
         return {name: compat_plan(self.geometry, self.options, name) for name in self.compat}

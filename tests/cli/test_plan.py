@@ -157,8 +157,8 @@ def test_everything_that_a_card_is_said_to_need_works(plan):
     h200 = {"--device": "h200", "--tp": "8", "--weights": "fp8", "--mem-fraction": "0.876"}
     h200["--draft-tokens"] = "4"
     for spec, given, expected in (
-        (FLASH, h20, {"tp": 4, "weights": "fp8", "device": "h20-3e"}),
-        ("ling-2.6-1t", h200, {"mem_fraction": 0.877, "device": "b200"}),
+        (FLASH, h20, {"tp": 4, "pp": 2, "weights": "fp8", "device": "h20-3e"}),
+        ("ling-2.6-1t", h200, {"mem_fraction": 0.877, "pp": 2, "device": "b200"}),
     ):
         call = [text for pair in given.items() for text in pair]
         code, out, _ = plan(*call, "--json", spec=spec)
@@ -256,6 +256,14 @@ def test_nonsense_is_refused_and_the_option_named(plan, arguments, option):
     code, out, err = plan(*arguments)
     assert (code, out) == (2, "")
     assert option in err
+
+
+def test_no_suggestion_is_beyond_what_its_option_takes(plan):
+    _, out, _ = plan(*EIGHT, "--ratio", "1e-12", "--json")
+    found = json.loads(out)
+    assert found["needed_bytes"] > 2**63
+    assert list(found["would_work"]) == ["ratio", "max_state_slots"]
+    assert plan(*EIGHT, "--ratio", str(found["would_work"]["ratio"]))[0] == 0
 
 
 def test_drafts_without_an_mtp_layer_are_refused(plan):
