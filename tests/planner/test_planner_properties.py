@@ -5,9 +5,16 @@ from decimal import Decimal
 
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
-from lingen.planner import DoesNotFit, Options, plan_cache, slots_per_request
+from lingen.planner import (
+    DoesNotFit,
+    Geometry,
+    Options,
+    Stage,
+    plan_cache,
+    slots_per_request,
+)
 from lingen.planner.solve import solve
-from planner_cases import by_hand, flash, geometries, option_sets, plan_or_none
+from planner_cases import RATIOS, by_hand, flash, geometries, option_sets, plan_or_none
 
 SERVING = st.integers(200, 4000)
 
@@ -158,6 +165,23 @@ def test_a_suggested_value_works_and_one_step_less_does_not(geometry, options):
         nearer = one_step_less(knob, value, options)
         if nearer is not None:
             assert not serves(geometry, options, **{KNOBS[knob]: nearer}), knob
+
+
+@given(st.integers(48, 400), st.integers(1, 9), st.sampled_from(RATIOS), st.integers(0, 4))
+@example(100, 1, "0.37", 0)
+@example(100, 1, "20.5", 0)
+def test_a_ratio_comes_up_to_its_slots_or_down_to_its_page(budget_bytes, kv_bytes, ratio, drafts):
+    geometry = Geometry((Stage(10, 1, kv_bytes),))
+    options = Options(budget_bytes, 4, ratio=ratio, draft_tokens=drafts)
+    found = refused(geometry, options) or {}
+    if "ratio" in found:
+        assert serves(geometry, options, ratio=found["ratio"])
+        nearer = one_step_less("ratio", found["ratio"], options)
+        assert nearer is None or not serves(geometry, options, ratio=nearer)
+    elif found:
+        # No number of slots leaves a request its slots and a page, or no ratio gives such a number.
+        tried = [str(Decimal(step).scaleb(-3)) for step in (*range(1, 4000, 13), 10**6, 10**9)]
+        assert not any(serves(geometry, options, ratio=other) for other in tried)
 
 
 @given(geometries(), option_sets(largest=300))
