@@ -55,6 +55,7 @@ def lower(spec: ModelSpec) -> ModelIR:
             config_facts=config_facts(spec),
             checkpoint_formats=spec.quantization.checkpoint_formats,
             weight_block_size=spec.quantization.weight_block_size,
+            fp8_mtp=spec.quantization.fp8_mtp,
         ),
         parameters=count_parameters(groups, moe),
         parallel=Parallel(spec.parallel.tp, spec.parallel.pp, spec.parallel.ep),

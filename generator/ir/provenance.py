@@ -219,6 +219,7 @@ _ROWS: dict[str, Keys] = {
     "weights.has_fp8_block": (_FORMATS,),
     "weights.has_fp8_channel": (_FORMATS,),
     "weights.weight_block_size": ("quantization.weight_block_size",),
+    "weights.fp8_mtp": ("quantization.fp8_mtp",),
     "parameters.total": DECODER,
     "parameters.active": (*DECODER, "moe.num_experts_per_tok"),
     "parameters.mtp": (*DRAFT, _MTP),

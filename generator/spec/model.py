@@ -153,6 +153,7 @@ class Cache:
 class Quantization:
     checkpoint_formats: tuple[str, ...]
     weight_block_size: tuple[int, ...]
+    fp8_mtp: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,6 +90,7 @@ ALTERNATIVES: dict[str, str] = {
     "cache.speculative.num_draft_tokens": "4",
     "quantization.checkpoint_formats": "[bfloat16]",
     "quantization.weight_block_size": "[64, 64]",
+    "quantization.fp8_mtp": "false",
     "kernels.lightning.chunk_size": "32",
     "parallel.tp": "[1, 2]",
     "parallel.pp": "[1]",
@@ -156,8 +157,8 @@ NOT_IN_THE_PACKAGE_YET = {
     "cache.mamba_full_memory_ratio",  # the caller gives the sizes of both pools
     "cache.prefix_cache",  # the package shares no prefixes itself: its caller gives pages and slots
     "cache.extra_buffer",  # as prefix_cache
-    "parallel.tp",  # declared sizes, which the rules hold the model to; any that fit are accepted
-    "parallel.pp",  # as parallel.tp
+    "quantization.fp8_mtp",  # loading looks at each tensor; `lingen plan` asks what a card holds
+    "parallel.pp",  # declared sizes, which the rules hold the model to; any that fit are accepted
 }
 # Of these, what the SGLang plugin takes.
 IN_THE_PLUGIN = {"cache.mamba_full_memory_ratio", "cache.prefix_cache", "cache.extra_buffer"}
