@@ -16,7 +16,7 @@ FILES: tuple[OutputFile, ...] = (
     ),
     OutputFile("kernels/mla.py", "torch/kernels/mla.py.j2", lambda ir: ir.mla is not None),
     OutputFile("kernels/norm.py", "torch/kernels/norm.py.j2"),
-    OutputFile("kernels/rope.py", "torch/kernels/rope.py.j2", lambda ir: ir.rotates_halves),
+    OutputFile("kernels/rope.py", "torch/kernels/rope.py.j2"),
     OutputFile("model.py", "torch/model.py.j2"),
     OutputFile("planner.py", "torch/planner.py.j2"),
     OutputFile("weights.py", "torch/weights.py.j2"),

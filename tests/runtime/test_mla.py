@@ -24,6 +24,12 @@ SCALE = 0.3
 LAYER_IDX, POOL_IDX = 7, 1  # the second MLA layer of three
 
 
+def attend(backend: object, step: object, kv: Tensor, rows: Tensor, *inputs: Tensor) -> Tensor:
+    """Store the new tokens' rows where the step says, then run the layer."""
+    kv[POOL_IDX].view(-1, kv.shape[-1])[step.paged.kv_rows] = rows.to(kv.dtype)
+    return backend.forward(LAYER_IDX, step, *inputs, SCALE)
+
+
 @dataclass(frozen=True)
 class Sequences:
     """Whole requests: queries and latent rows of all their tokens, and the pages they live on."""
@@ -103,7 +109,7 @@ class Sequences:
             for whole in (self.q_nope, self.q_rope, self.rows)
         )
         expected = kv.clone()
-        out = backend.forward(LAYER_IDX, step, q_nope, q_rope, rows, self.w_uk, self.w_uv, SCALE)
+        out = attend(backend, step, kv, rows, q_nope, q_rope, self.w_uk, self.w_uv)
         expected[POOL_IDX] = self.pool(
             [0 if r in padded else computed[r] + new[r] for r in requests]
         )[POOL_IDX]
@@ -210,8 +216,8 @@ def test_step_of_padding_alone_without_pages_is_zero(tiny: ModuleType, counts: l
     step = backend.prepare(
         tiny.ForwardBatch.from_lists([[1] * n for n in counts], [0, 0], [-1, -1], [[], []])
     )
-    inputs = (torch.cat(part) for part in (sequences.q_nope, sequences.q_rope, sequences.rows))
-    out = backend.forward(LAYER_IDX, step, *inputs, sequences.w_uk, sequences.w_uv, SCALE)
+    inputs = (torch.cat(part) for part in (sequences.rows, sequences.q_nope, sequences.q_rope))
+    out = attend(backend, step, kv, *inputs, sequences.w_uk, sequences.w_uv)
     assert out.shape == (2, NUM_HEADS, VALUE)
     assert not out.any()
     assert kv[:, :NUM_PAGES].isnan().all()
@@ -227,10 +233,8 @@ def test_step_without_tokens_is_legal(tiny: ModuleType, num_reqs: int) -> None:
     batch = tiny.ForwardBatch.from_lists(
         [[]] * num_reqs, [20] * num_reqs, list(range(num_reqs)), whole.pages[:num_reqs]
     )
-    nothing = (part[0][:0] for part in (whole.q_nope, whole.q_rope, whole.rows))
-    out = backend.forward(
-        LAYER_IDX, backend.prepare(batch), *nothing, whole.w_uk, whole.w_uv, SCALE
-    )
+    nothing = (part[0][:0] for part in (whole.rows, whole.q_nope, whole.q_rope))
+    out = attend(backend, backend.prepare(batch), kv, *nothing, whole.w_uk, whole.w_uv)
     assert out.shape == (0, NUM_HEADS, VALUE)
     assert_same_bits(kv, before)
 

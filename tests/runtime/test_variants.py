@@ -24,7 +24,10 @@ SPECS = Path(__file__).parents[2] / "specs"
 PUBLISHED = sorted(path.stem for path in SPECS.glob("*.yaml"))
 MAX_LINE_LENGTH = 100
 # What only callers need: the tokenizer, the scheduler, a loader for several ranks.
-FOR_CALLERS = {"MAX_POSITION_EMBEDDINGS", "PAD_TOKEN_ID", "EOS_TOKEN_ID", "shard", "__all__"}
+FOR_CALLERS = {
+    *("MAX_POSITION_EMBEDDINGS", "PAD_TOKEN_ID", "EOS_TOKEN_ID", "BRANCHES_ANYWHERE"),
+    *("shard", "__all__"),
+}
 # Four layers with sums in another order; measured: up to 2e-5.
 TOLERANCE = 1e-4
 
@@ -105,6 +108,11 @@ def names_made_by(node: ast.stmt) -> set[str]:
         for name in ast.walk(node)
         if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store)
     }
+
+
+def test_prefixes_branch_anywhere_if_and_only_if_no_layer_has_a_state(variant: Variant) -> None:
+    kinds = {layer.attention for layer in variant.ir.plan.layers}
+    assert variant.package.cache.BRANCHES_ANYWHERE is ("lightning" not in kinds)
 
 
 def test_package_of_a_small_model_is_clean(variant: Variant) -> None:
