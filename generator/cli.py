@@ -40,7 +40,9 @@ AllSpecs = Annotated[
 Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder of the packages.")]
 TargetName = Annotated[
     str | None,
-    typer.Option("--target", metavar="NAME", help="Only this target, not those of the spec."),
+    typer.Option(
+        "--target", metavar="NAME", help="Only this target; a spec given by name need not list it."
+    ),
 ]
 
 

@@ -23,6 +23,7 @@ from lingen.spec.dump import flow
 from lingen.spec.model import Value
 from lingen.spec.nodes import escaped
 from lingen.spec.schema import known_keys
+from lingen.targets import target_named
 
 # They repeat hashes and places of the other files, so they differ whenever those do.
 SIDECARS = frozenset({MANIFEST, "trace.json"})
@@ -163,7 +164,10 @@ def _file_changes(irs: Sequence[ModelIR]) -> tuple[list[FileChange], int]:
             raise result
     changes, count = [], 0
     for index, target in enumerate(targets):
-        a, b = (_comparable(files) for files in results[2 * index : 2 * index + 2])
+        a, b = (
+            _comparable(files, target_named(target).module_folder(ir))
+            for ir, files in zip(irs, results[2 * index :], strict=False)
+        )
         prefix = f"{target}/" if len(targets) > 1 else ""
         paths = sorted({*a, *b})
         count += len(paths)
@@ -172,10 +176,15 @@ def _file_changes(irs: Sequence[ModelIR]) -> tuple[list[FileChange], int]:
     return changes, count
 
 
-def _comparable(files: Files) -> dict[str, bytes]:
-    """The files whose content counts, with one first line for all that have a header."""
+def _comparable(files: Files, module_folder: str) -> dict[str, bytes]:
+    """The files whose content counts, with one first line for all that have a header.
+
+    Their paths are without the module's folder, which is named after the model.
+    """
     return {
-        path: data if read_header(data) is None else _HEADER + data.partition(b"\n")[2]
+        path.removeprefix(module_folder): data
+        if read_header(data) is None
+        else _HEADER + data.partition(b"\n")[2]
         for path, data in files.items()
         if path not in SIDECARS
     }

@@ -80,13 +80,15 @@ def plan(
         max_running_requests, max_state_slots, draft_tokens, verify_states, ratio, page_size,
         False if no_prefix_cache else None, extra_buffer, tuple(compat or ()),
     )  # fmt: skip
-    request = read_request(ir, asked)
-    if svg is not None and (sweep_knob is None or as_json):
-        raise LingenError("--svg draws a sweep\n  expected  --sweep KNOB beside it, and no --json")
+    if svg is not None and (sweep_knob is None or as_json or compat or context_len is not None):
+        raise LingenError(
+            "--svg draws a sweep\n  expected  --sweep KNOB beside it; no --json, --compat or"
+            " --context-len, which it does not show"
+        )
     if sweep_knob is not None:
         from lingen.sizing.sweep import sweep, sweep_json, sweep_text
 
-        points = sweep(request, sweep_knob)
+        points = sweep(ir, asked, sweep_knob)
         if svg is not None:
             from lingen.pictures import write_picture
             from lingen.sizing.picture import sweep_picture
@@ -95,12 +97,16 @@ def plan(
             return
         print((sweep_json if as_json else sweep_text)(sweep_knob, points))
         return
+    request = read_request(ir, asked)
     try:
         found = request.plan()
     except DoesNotFit as refusal:
+        from lingen.sizing.remedies import card_remedies
+
+        remedies = card_remedies(ir, asked, refusal)
         if not as_json:
-            raise LingenError(output.refusal_text(refusal)) from None
-        print(output.refusal_json(refusal))
+            raise LingenError(output.refusal_text(request, refusal, remedies)) from None
+        print(output.refusal_json(request, refusal, remedies))
         raise typer.Exit(2) from None
     if as_json:
         print(output.plan_json(request, found))

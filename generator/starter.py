@@ -51,6 +51,8 @@ MOST_CHANGED = (
     "cache.speculative.num_draft_tokens",
     "parallel.tp",
     "parallel.pp",
+    "sglang.tp_size",
+    "sglang.pp_size",
 )
 
 NAME = "model.name"

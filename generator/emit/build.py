@@ -16,12 +16,17 @@ from lingen.emit.check_output import CheckReport
 from lingen.emit.render import Files, render_all
 from lingen.emit.selection import find_specs
 from lingen.errors import LingenError, SpecError
+from lingen.spec.rules import refuse_target
 from lingen.targets import Target, target_named
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What the command line asks for. `target` None: the targets that each spec names."""
+    """What the command line asks for.
+
+    target: the only one. A spec given by name need not list it, but must be one that it can be made
+    of; of all specs, those are meant that list it. None: the targets that each spec lists.
+    """
 
     specs: tuple[str, ...]
     all_specs: bool
@@ -95,8 +100,17 @@ def _render(request: Request) -> _Rendered:
             name = target.package_name(ir)
             _refuse_duplicate(owners, name, path)
             rendered.produced.add(name)
-        chosen = [only] if only else targets
-        jobs += [(path, ir, target) for target in chosen]
+        if only and only not in targets:
+            if request.all_specs:
+                continue
+            try:
+                refuse_target(ir.spec, only.name)
+            except SpecError as error:
+                rendered.failures.append(error)
+                continue
+        jobs += [(path, ir, target) for target in ([only] if only else targets)]
+    if only and not jobs and not rendered.failures:
+        raise LingenError(f"{only.name}: no spec lists this target\nNothing was written.")
     results = render_all([(ir, target) for _, ir, target in jobs])
     for (path, ir, target), result in zip(jobs, results, strict=True):
         if isinstance(result, LingenError):

@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from lingen.emit.header import Header, lf, read_header
+from lingen.emit.header import Header, can_hold_header, lf, read_header
 from lingen.emit.manifest import MANIFEST, RecordedManifest, read_manifest
 from lingen.emit.sidecar import TRACE, TRACE_INDENT
 from lingen.emit.stamp import Stamped, read_stamped
 
 TEMPORARY_SUFFIX = ".lingen-tmp"
 IGNORED_FOLDER = "__pycache__"
+DISTRIBUTION = "pyproject.toml"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +82,16 @@ class DiskPackage:
         return frozenset(path for manifest in self._manifests for path in manifest.hashes)
 
     def paths(self) -> Iterator[str]:
-        """Every file and every empty folder below the package, sorted; `__pycache__` is skipped."""
+        """Every file and every empty folder below the package, sorted.
+
+        Skipped is what Python's tools leave: `__pycache__`, and in a distribution `build` and
+        `*.egg-info`.
+        """
         if self.obstacle is None and _mode(self.folder) is not None:
-            yield from _paths_below(self.folder, "")
+            is_distribution = _mode(self.folder / DISTRIBUTION) is not None
+            for path in _paths_below(self.folder, ""):
+                if not (is_distribution and _is_left_by_pip(path)):
+                    yield path
 
     def leftovers(self) -> list[str]:
         """Temporary files of a build that was killed."""
@@ -102,8 +110,8 @@ class DiskPackage:
 
     @cached_property
     def has_generated_module(self) -> bool:
-        """Whether a module directly in the folder bears lingen's header."""
-        names = [name for name in sorted(os.listdir(self.folder)) if name.endswith(".py")]
+        """Whether a file directly in the folder bears lingen's header."""
+        names = [name for name in sorted(os.listdir(self.folder)) if can_hold_header(name)]
         return any(self.file(name).is_owned for name in names)
 
     @cached_property
@@ -138,6 +146,11 @@ def looks_generated(folder: Path) -> bool:
     if package.obstacle or _mode(folder) is None:
         return False
     return package.file(MANIFEST).is_owned or package.has_generated_module
+
+
+def _is_left_by_pip(path: str) -> bool:
+    top, _, inside = path.partition("/")
+    return top == "build" or (bool(inside) and top.endswith(".egg-info"))
 
 
 def _is_pending_manifest(name: str) -> bool:

@@ -5,6 +5,7 @@ Pure: the same IR, target and templates give the same bytes, and no output folde
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -126,6 +127,8 @@ def _refuse_invalid(package: str, draft: _Draft) -> None:
     if "\r" in draft.text:
         line = draft.text[: draft.text.index("\r")].count("\n") + 1
         raise _invalid(package, draft, line, "a carriage return is not written as `\\r`")
+    if draft.path.endswith(".toml"):
+        _refuse_invalid_toml(package, draft)
     if not _is_python(draft):
         return
     import warnings
@@ -138,6 +141,17 @@ def _refuse_invalid(package: str, draft: _Draft) -> None:
         raise _invalid(package, draft, error.lineno or 1, error.msg) from error
     except (ValueError, RecursionError, MemoryError) as error:
         raise _invalid(package, draft, 1, str(error) or "too deeply nested") from error
+
+
+def _refuse_invalid_toml(package: str, draft: _Draft) -> None:
+    import tomllib
+
+    try:
+        tomllib.loads(draft.text)
+    except tomllib.TOMLDecodeError as error:
+        place = re.search(r"at line (\d+)", str(error))
+        line = int(place[1]) if place else draft.text.count("\n")
+        raise _invalid(package, draft, line, str(error)) from error
 
 
 def _invalid(package: str, draft: _Draft, line: int, reason: str) -> RenderError:

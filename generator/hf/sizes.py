@@ -1,4 +1,4 @@
-"""What an imported spec says that no config.json can: parallel sizes, and drafts that fit.
+"""What an imported spec says that no config.json can: sizes, and drafts that fit.
 
 Takes the family's values and keeps those that the rules between keys accept.
 """
@@ -12,6 +12,7 @@ from lingen.spec.rules import RULES
 
 TP = "parallel.tp"
 PP = "parallel.pp"
+SERVED = {TP: "sglang.tp_size", PP: "sglang.pp_size"}
 DRAFTS = "cache.speculative.num_draft_tokens"
 MTP_LAYERS = "mtp.num_nextn_predict_layers"
 
@@ -24,6 +25,10 @@ def derived_values(merged: MappingNode, position: Position) -> MappingNode:
         if key in values:
             kept = [ScalarNode(position, size, str(size)) for size in _that_fit(key, values)]
             set_leaf(tree, key, ListNode(position, kept))
+            served = values.get(SERVED[key])
+            if served is not None:
+                size = max(size.value for size in kept if size.value <= served)
+                set_leaf(tree, SERVED[key], ScalarNode(position, size, str(size)))
     if values.get(MTP_LAYERS) == 0 and values.get(DRAFTS, 0) != 0:
         set_leaf(tree, DRAFTS, ScalarNode(position, 0, "0"))
     return tree
@@ -32,7 +37,9 @@ def derived_values(merged: MappingNode, position: Position) -> MappingNode:
 def _that_fit(key: str, values: dict[str, object]) -> list[int]:
     """The sizes of a list that no rule refuses on their own; 1 is one of them."""
     rules = [
-        rule for rule in RULES if key in rule.keys and all(each in values for each in rule.keys)
+        rule
+        for rule in RULES
+        if key in rule.keys and rule.of_items and all(each in values for each in rule.keys)
     ]
 
     def fits(size: int) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lingen.ir.parts import Cache, Gqa, Lightning, Mla, Mtp
 from lingen.ir.plan import LayerPlan
-from lingen.planner.solve import slots_per_request
+from lingen.planner.options import slots_per_request
 from lingen.spec.model import ModelSpec
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}

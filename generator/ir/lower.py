@@ -10,6 +10,7 @@ from lingen.ir.parameters import count_parameters
 from lingen.ir.parts import Gqa, Lightning, Mla, Moe, Mtp
 from lingen.ir.plan import LayerPlan
 from lingen.ir.rope import lower_rope, rotary_dim
+from lingen.ir.sglang import lower_sglang
 from lingen.ir.types import Dimensions, ModelIR, Parallel
 from lingen.ir.weight_map import WeightMap
 from lingen.ir.weights import computed_weights, lower_weights, weight_map_digest
@@ -32,9 +33,10 @@ def lower(spec: ModelSpec) -> ModelIR:
     gqa = _gqa(spec) if has_kv and spec.attention.gqa else None
     moe = _moe(spec) if plan.moe or mtp else None
     groups = lower_weights(dims, plan, lightning, mla, gqa, moe, mtp)
+    package = package_name(spec.model.name)
     return ModelIR(
         name=spec.model.name,
-        package=package_name(spec.model.name),
+        package=package,
         architecture=spec.model.architectures[0],
         model_type=spec.model.model_type,
         model=dims,
@@ -53,10 +55,12 @@ def lower(spec: ModelSpec) -> ModelIR:
             config_facts=config_facts(spec),
             checkpoint_formats=spec.quantization.checkpoint_formats,
             weight_block_size=spec.quantization.weight_block_size,
+            fp8_mtp=spec.quantization.fp8_mtp,
         ),
         parameters=count_parameters(groups, moe),
         parallel=Parallel(spec.parallel.tp, spec.parallel.pp, spec.parallel.ep),
         targets=spec.targets,
+        sglang=lower_sglang(spec, package, mtp is not None),
         spec=spec,
     )
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from lingen.ir.parts import Cache, Gqa, Lightning, Mla, Moe, Mtp, Rope
 from lingen.ir.plan import LayerPlan
+from lingen.ir.sglang import SGLang
 from lingen.ir.weight_map import ParameterCounts, WeightMap
 from lingen.planner.source import planner_source
 from lingen.spec.model import ModelSpec
@@ -58,6 +59,7 @@ class ModelIR:
     parameters: ParameterCounts
     parallel: Parallel
     targets: tuple[str, ...]
+    sglang: SGLang | None
     spec: ModelSpec = dataclasses.field(repr=False)
 
     @property

@@ -87,7 +87,7 @@ class WeightGroup:
 class WeightMap:
     """Every tensor of the published checkpoint. `computed`: tensors of lightning layers that
     repacked checkpoints carry and this package computes itself; they are skipped on loading.
-    `config_facts`: see `lingen.ir.config_facts`."""
+    `config_facts`: see `lingen.ir.config_facts`. `fp8_mtp`: fp8 files store the MTP layer so."""
 
     groups: tuple[WeightGroup, ...]
     computed: tuple[str, ...]
@@ -95,6 +95,7 @@ class WeightMap:
     config_facts: tuple[tuple[str, int | float | bool | str], ...]
     checkpoint_formats: tuple[str, ...]
     weight_block_size: tuple[int, int]
+    fp8_mtp: bool
 
     @property
     def plain_dtypes(self) -> tuple[str, ...]:

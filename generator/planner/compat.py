@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
-from lingen.planner.solve import Geometry, Options, Stage, slots_per_request
+from lingen.planner.geometry import Geometry, Stage
+from lingen.planner.options import Options, slots_per_request
 
 ENGINES = {
     "sglang": "SGLang 0.5.23",

@@ -10,7 +10,9 @@ from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
 
-from lingen.planner.solve import Demand, Geometry, Options, Plan, Solution, plan_of, solve
+from lingen.planner.geometry import Geometry
+from lingen.planner.options import Options
+from lingen.planner.solve import Demand, Plan, Solution, plan_of, solve
 
 _NEAR = 256
 _RATIO_PLACES = 3
@@ -130,90 +132,121 @@ def _least(works: Callable[[int], bool], low: int, high: int) -> int:
     return low
 
 
-def _nearest(start: int, end: int, works: Callable[[int], bool]) -> int | None:
-    """The value nearest to `start`, towards `end`, that works; the one before it does not.
-
-    `start` does not work. Near values are all tried; further ones are bracketed first.
-    """
-    step = 1 if end > start else -1
-    distance = abs(end - start)
-    for away in range(1, min(distance, _NEAR) + 1):
-        if works(start + step * away):
-            return start + step * away
-    low = min(distance, _NEAR)
-    while low < distance:
-        high = min(2 * low, distance)
-        if works(start + step * high):
-            return start + step * _least(lambda away: works(start + step * away), low + 1, high)
-        low = high
-    return None
+def _most(works: Callable[[int], bool], low: int, high: int) -> int:
+    """The largest value up to `high` before `works` turns false; it is true for `low`."""
+    return -_least(lambda value: works(-value), -high, -low)
 
 
 def _would_work(
     geometry: Geometry, options: Options, solution: Solution, needed: int | None
 ) -> dict[str, object]:
-    def works(**changes: object) -> bool:
+    """Every knob with its value nearest to the options that serves a request; none is a guess."""
+
+    def serves(**changes: object) -> bool:
         return solve(geometry, replace(options, **changes)).serves
 
-    found: dict[str, object] = {}
-    if needed is not None and works(budget_bytes=needed):
-        found["cache_bytes"] = needed
-    top = _most_requests(geometry, options, solution)
-    requests = _nearest(top, 1, lambda count: works(max_running_requests=count))
-    if requests is not None:
-        found["max_running_requests"] = requests
-    drafts = _nearest(options.draft_tokens, 0, lambda count: works(draft_tokens=count))
-    if drafts is not None:
-        found["draft_tokens"] = drafts
-    ratio = _nearest_ratio(options, works) if options.rule == "ratio" else None
-    if ratio is not None:
-        found["ratio"] = ratio
-    if geometry.has_state:
-        slots = _nearest_slots(options, solution, works)
-        if slots is not None:
-            found["max_state_slots"] = slots
-    return found
+    found: dict[str, object] = {
+        "cache_bytes": needed,
+        "max_running_requests": _fewer_requests(geometry, options, solution),
+        "draft_tokens": next(
+            (
+                count
+                for count in reversed(range(options.draft_tokens))
+                if serves(draft_tokens=count)
+            ),
+            None,
+        ),
+        "ratio": _nearest_ratio(geometry, options, solution),
+        "max_state_slots": _nearest_slots(geometry, options, solution),
+    }
+    knobs = {"cache_bytes": "budget_bytes"}
+    return {
+        knob: value
+        for knob, value in found.items()
+        if value is not None and serves(**{knobs.get(knob, knob): value})
+    }
+
+
+def _fewer_requests(geometry: Geometry, options: Options, solution: Solution) -> int | None:
+    """The most requests, fewer than now, that leave memory for one page.
+
+    Where a rule other than the ratio gives the slots, fewer requests only ever take less. By the
+    ratio they give room to slots, and memory goes up and down: the next `_NEAR` values are all
+    tried, of those behind them the ends of spans that double.
+    """
+
+    def fits(requests: int) -> bool:
+        return solve(geometry, replace(options, max_running_requests=requests)).has_memory
+
+    most = _most_requests(geometry, options, solution)
+    if options.rule == "ratio" and options.prefix_cache:
+        for requests in range(most, max(0, most - _NEAR), -1):
+            if fits(requests):
+                return requests
+        span = _NEAR
+        while span < most:
+            if fits(low := max(1, most - 2 * span)):
+                return _most(fits, low, most - span)
+            span *= 2
+        return None
+    return _most(fits, 1, most) if most >= 1 and fits(1) else None
 
 
 def _most_requests(geometry: Geometry, options: Options, solution: Solution) -> int:
     """A number of requests that does not work, above which none does."""
+    held = (max(0, solution.slots or 0) // solution.rho + 1) * options.dp
     if options.max_running_requests is not None:
-        return options.max_running_requests
+        is_held = options.rule != "max_running_requests"
+        return min(options.max_running_requests, held) if is_held else options.max_running_requests
     if options.rule == "max_state_slots" or options.prefix_cache or not geometry.has_state:
-        return (max(0, solution.slots or 0) // solution.rho + 1) * options.dp
+        return held
+    # A number of requests would size the pool of slots.
     slot_bytes = max(stage.state_bytes for stage in geometry.stages)
     return (max(0, options.budget_bytes) // slot_bytes + 1) * options.dp
 
 
-def _nearest_ratio(options: Options, works: Callable[..., bool]) -> str | None:
-    """The ratio nearest to the given one, in steps of its last decimal place, at least 0.001."""
+def _nearest_ratio(geometry: Geometry, options: Options, solution: Solution) -> str | None:
+    """The ratio nearest to the given one, in steps of its last decimal place, at least 0.001.
+
+    More ratio never means fewer slots, nor more memory behind them: up to the first that holds a
+    request's slots, or down to the last that leaves a page. At most `_LARGEST_RATIO`.
+    """
+    if options.rule != "ratio" or not geometry.has_state:
+        return None
     given = Decimal(options.ratio)
     exponent = given.as_tuple().exponent
     places = max(_RATIO_PLACES, -exponent if isinstance(exponent, int) else 0)
-    start = int(given.scaleb(places))
+    steps = int(given.scaleb(places))
+    most = _LARGEST_RATIO * 10**places
 
-    def text(value: int) -> str:
-        return format(Decimal(value).scaleb(-places).normalize(), "f")
+    def text(count: int) -> str:
+        return format(Decimal(count).scaleb(-places).normalize(), "f")
 
-    def fits(value: int) -> bool:
-        return works(ratio=text(value))
+    def at(count: int) -> Solution:
+        return solve(geometry, replace(options, ratio=text(count)))
 
-    ends = (1, max(start, _LARGEST_RATIO * 10**places))
-    values = [value for end in ends if (value := _nearest(start, end, fits)) is not None]
-    return text(min(values, key=lambda value: abs(value - start))) if values else None
+    if not solution.has_slots:
+        if steps >= most or not at(most).has_slots:
+            return None
+        return text(_least(lambda count: at(count).has_slots, steps + 1, most))
+    if steps <= 1 or not at(1).has_memory:
+        return None
+    return text(_most(lambda count: at(count).has_memory, 1, steps - 1))
 
 
-def _nearest_slots(options: Options, solution: Solution, works: Callable[..., bool]) -> int | None:
+def _nearest_slots(geometry: Geometry, options: Options, solution: Solution) -> int | None:
     """From the slots there are: up where a request lacks some, down where a page does."""
-    slots = solution.slots or 0
-    if slots < solution.rho:
-        low = max(0, slots) * options.dp
-        start = options.max_state_slots or low
-        end = solution.rho * options.dp
-    else:
-        start = options.max_state_slots or slots * options.dp + options.dp - 1
-        end = 1
-    return _nearest(start, end, lambda count: works(max_state_slots=count))
+    if not geometry.has_state:
+        return None
+    fewest = solution.rho * options.dp
+    if not solution.has_slots:
+        return fewest
+
+    def fits(slots: int) -> bool:
+        return solve(geometry, replace(options, max_state_slots=slots)).has_memory
+
+    most = options.max_state_slots or (solution.slots or 0) * options.dp + options.dp - 1
+    return _most(fits, fewest, most) if fits(fewest) else None
 
 
 def _why(options: Options, solution: Solution, needed: int | None) -> str:

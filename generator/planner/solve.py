@@ -6,95 +6,9 @@ Everything is an integer of bytes. Knows nothing of refusals: `refusal.py` has t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from fractions import Fraction
 
-EXTRA_BUFFERS = {"none": 0, "no-overlap": 1, "overlap": 2}
-
-
-def slots_per_request(has_state: bool, prefix_cache: bool, extra_buffer: str) -> int:
-    """State slots that a running request holds at worst.
-
-    One without a prefix cache. With it three (the request's own and two that the cache keeps), one
-    more for an extra buffer, two more where that buffer is used with overlapped scheduling.
-    """
-    if not has_state or not prefix_cache:
-        return 1
-    return 3 + EXTRA_BUFFERS[extra_buffer]
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """Bytes of one pipeline stage on one GPU, heads divided by tp.
-
-    state_bytes: recurrent state of a slot.  replay_bytes: keys and values of one draft token in
-    the stage's lightning layers.  kv_bytes: of a token, without the MTP layer's `draft_kv_bytes`.
-    """
-
-    state_bytes: int
-    replay_bytes: int
-    kv_bytes: int
-    draft_kv_bytes: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Geometry:
-    """The pipeline stages of one model, first to last."""
-
-    stages: tuple[Stage, ...]
-
-    @property
-    def has_state(self) -> bool:
-        return any(stage.state_bytes for stage in self.stages)
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What is asked for. Counts are those of the whole deployment: dp divides them.
-
-    budget_bytes: of one GPU, after weights.  ratio: state bytes to KV bytes, a decimal as text.
-    max_running_requests, max_state_slots: at least 1, or None.  draft_tokens: 0 turns drafts off.
-    """
-
-    budget_bytes: int
-    page_size: int
-    ratio: str = "0.9"
-    prefix_cache: bool = True
-    extra_buffer: str = "none"
-    draft_tokens: int = 0
-    verify_states: str = "replay"
-    max_running_requests: int | None = None
-    max_state_slots: int | None = None
-    dp: int = 1
-
-    @property
-    def requests(self) -> int | None:
-        """Requests of one replica, None: unbounded."""
-        if self.max_running_requests is None:
-            return None
-        return max(1, self.max_running_requests // self.dp)
-
-    @property
-    def rule(self) -> str:
-        """The option that sizes the state pool."""
-        if self.max_state_slots is not None:
-            return "max_state_slots"
-        if not self.prefix_cache and self.max_running_requests is not None:
-            return "max_running_requests"
-        return "ratio"
-
-    def share(self, budget_bytes: int) -> int:
-        """`floor(budget · r / (1 + r))`: what the ratio gives to states and verify rows."""
-        ratio = Fraction(self.ratio)
-        return budget_bytes * ratio.numerator // (ratio.numerator + ratio.denominator)
-
-    def verify_bytes(self, stage: Stage) -> int:
-        """Verify memory of one request, 0 without drafts."""
-        is_snapshot = self.verify_states == "snapshot"
-        return self.draft_tokens * (stage.state_bytes if is_snapshot else stage.replay_bytes)
-
-    def kv_bytes(self, stage: Stage) -> int:
-        """KV bytes of one token; the MTP layer's count with drafts."""
-        return stage.kv_bytes + (stage.draft_kv_bytes if self.draft_tokens else 0)
+from lingen.planner.geometry import Geometry, Stage
+from lingen.planner.options import Options, slots_per_request
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +33,8 @@ class Plan:
     kv_bytes_per_token: int
     draft_tokens: int
     verify_states: str
+    tp: int
+    pp: int
     rule: str
     binds: str
     warnings: tuple[str, ...] = ()
@@ -181,11 +97,19 @@ class Solution:
     rests: tuple[int, ...]
 
     @property
+    def has_slots(self) -> bool:
+        """Whether one request has its state slots."""
+        return self.slots is None or self.slots >= self.rho
+
+    @property
+    def has_memory(self) -> bool:
+        """Whether every stage holds its states, verify rows and one usable page."""
+        return min(self.rests) >= 0 and (self.pages is None or self.pages >= 1)
+
+    @property
     def serves(self) -> bool:
         """Whether one request can run."""
-        has_slots = self.slots is None or self.slots >= self.rho
-        has_pages = self.pages is None or self.pages >= 1
-        return has_slots and has_pages and min(self.rests) >= 0
+        return self.has_slots and self.has_memory
 
 
 def solve(geometry: Geometry, options: Options) -> Solution:
@@ -246,6 +170,8 @@ def plan_of(geometry: Geometry, options: Options, solution: Solution) -> Plan:
         kv_bytes_per_token=options.kv_bytes(stage),
         draft_tokens=options.draft_tokens,
         verify_states=options.verify_states,
+        tp=geometry.tp,
+        pp=len(geometry.stages),
         rule=options.rule if geometry.has_state or options.rule != "ratio" else "none",
         binds=binds,
         warnings=_warnings(options, slots, rho, binds, requests),

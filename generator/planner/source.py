@@ -6,7 +6,7 @@ import ast
 from importlib import resources
 
 # In this order: what comes first needs nothing of what follows.
-_MODULES = ("solve.py", "refusal.py")
+_MODULES = ("geometry.py", "options.py", "solve.py", "refusal.py", "allocator.py")
 
 
 def planner_source() -> str:

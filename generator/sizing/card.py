@@ -6,7 +6,7 @@ import math
 
 from lingen.ir.types import ModelIR
 from lingen.ir.weight_map import Weight
-from lingen.sizing.geometry import pipeline_stages
+from lingen.planner import pipeline_stages
 
 MIB = 1 << 20
 
@@ -23,8 +23,10 @@ def weight_bytes(ir: ModelIR, tp: int, pp: int, weight_format: str, drafts: bool
     """Bytes of parameters on the GPU that holds most of them.
 
     Replicated tensors count whole, and a vocabulary shard with its padding rows. `fp8` stores every
-    linear of the layers in one byte per weight and a float32 scale per output channel. Routers stay
-    float32. The MTP layer and the embedding it reads stand on the last stage, with drafts only.
+    linear of the layers in one byte per weight and a float32 scale per output channel, those of the
+    MTP layer if the published files do. Routers stay float32: all other tensors take two bytes,
+    whatever dtype the spec computes in. The MTP layer counts with drafts only. It stands behind the
+    last layer and embeds the tokens that it drafts, so the last stage holds the embedding too.
     """
     stages = pipeline_stages(ir.model.num_hidden_layers, pp)
     totals = [0] * pp
@@ -32,7 +34,8 @@ def weight_bytes(ir: ModelIR, tp: int, pp: int, weight_format: str, drafts: bool
         if group.is_draft and not drafts:
             continue
         for weight in group.weights:
-            size = rank_bytes(weight, tp, weight_format, group.is_whole_model)
+            stored = "bf16" if group.is_draft and not ir.weights.fp8_mtp else weight_format
+            size = rank_bytes(weight, tp, stored, group.is_whole_model)
             if group.layers:
                 for stage, layers in enumerate(stages):
                     totals[stage] += size * sum(layer in layers for layer in group.layers)

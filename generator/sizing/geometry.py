@@ -9,18 +9,7 @@ from lingen.ir.cache import (
     state_bytes_per_slot,
 )
 from lingen.ir.types import ModelIR
-from lingen.planner import Geometry, Stage
-
-
-def pipeline_stages(num_layers: int, pp: int) -> tuple[range, ...]:
-    """Layers of each stage: split evenly, the last `num_layers mod pp` stages take one more."""
-    size, larger = divmod(num_layers, pp)
-    stages, first = [], 0
-    for index in range(pp):
-        last = first + size + (1 if index >= pp - larger else 0)
-        stages.append(range(first, last))
-        first = last
-    return tuple(stages)
+from lingen.planner import Geometry, Stage, pipeline_stages
 
 
 def geometry_of(ir: ModelIR, tp: int = 1, pp: int = 1) -> Geometry:
@@ -39,7 +28,7 @@ def geometry_of(ir: ModelIR, tp: int = 1, pp: int = 1) -> Geometry:
                 kv_bytes_per_token(1 if drafts else 0, width, ir.cache.kv_dtype),
             )
         )
-    return Geometry(tuple(stages))
+    return Geometry(tuple(stages), tp)
 
 
 def why_not_pp(ir: ModelIR, pp: int) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import asdict
+from decimal import Decimal
 
 from lingen.planner import DoesNotFit, Plan
 from lingen.report import byte_text, table
@@ -45,27 +46,42 @@ def plan_json(request: Request, plan: Plan) -> str:
     return json.dumps(found, indent=2)
 
 
-def refusal_json(refusal: DoesNotFit) -> str:
-    would_work = dict(refusal.would_work)
-    if "ratio" in would_work:
-        would_work["ratio"] = float(str(would_work["ratio"]))
-    found = {
+def refusal_json(request: Request, refusal: DoesNotFit, remedies: dict[str, object]) -> str:
+    """The stable form. From a card its bytes follow, and what its own options would do."""
+    found: dict[str, object] = {
         "error": refusal.error,
         "needed_bytes": refusal.needed_bytes,
         "budget_bytes": refusal.budget_bytes,
-        "would_work": would_work,
+        "would_work": _numbers(refusal.would_work),
     }
+    if request.card:
+        found["gpu_bytes"] = request.card.gpu_bytes
+        found["weight_bytes"] = request.card.weight_bytes
+        found["would_work_on_card"] = _numbers(remedies)
     return json.dumps(found, indent=2)
 
 
-def refusal_text(refusal: DoesNotFit) -> str:
+def _numbers(values: dict[str, object]) -> dict[str, object]:
+    """Decimals, which are texts, as numbers where a float says the same."""
+    found = dict(values)
+    for key in found.keys() & {"ratio", "mem_fraction"}:
+        number = float(str(found[key]))
+        if Decimal(str(number)) == Decimal(str(found[key])):
+            found[key] = number
+    return found
+
+
+def refusal_text(request: Request, refusal: DoesNotFit, remedies: dict[str, object]) -> str:
     lines = [refusal.error]
-    options = {"cache_bytes": "memory for the cache", "ratio": "--ratio"}
-    for knob, value in refusal.would_work.items():
-        name = options.get(knob, f"--{knob.replace('_', '-')}")
+    if request.card:
+        card = request.card
+        lines.append(f"  {'card':<10}{card.name}, {byte_text(card.gpu_bytes)}")
+        lines.append(f"  {'weights':<10}{byte_text(card.weight_bytes)}")
+    for knob, value in (refusal.would_work | remedies).items():
+        name = "memory for the cache" if knob == "cache_bytes" else f"--{knob.replace('_', '-')}"
         text = byte_text(value) if isinstance(value, int) and knob == "cache_bytes" else value
         lines.append(f"  {'would do':<10}{name} {text}")
-    if not refusal.would_work:
+    if not refusal.would_work and not remedies:
         lines.append("  no single option helps")
     return "\n".join(lines)
 
@@ -100,7 +116,8 @@ def _memory_rows(request: Request, plan: Plan) -> Iterator[tuple[str, str]]:
     yield "budget per GPU", byte_text(plan.budget_bytes)
     slots, rows, pages = plan.max_state_slots, plan.verify_rows, plan.kv_pages
     each = f"{slots} + 1 slots of {plan.state_bytes_per_slot:,}"
-    yield "  states", f"{byte_text(plan.state_bytes)}: {each}"
+    has_state = request.geometry.has_state
+    yield "  states", f"{byte_text(plan.state_bytes)}: {each}" if has_state else "none"
     if rows:
         each = f"{rows} + 1 rows of {plan.verify_bytes_per_request:,}"
         yield "  draft rows", f"{byte_text(plan.verify_bytes)}: {each}"
@@ -145,20 +162,30 @@ def _bar(plan: Plan) -> str:
 
 
 def _compat_text(request: Request, plan: Plan) -> str:
-    rows = [("", "slots", "requests", "KV tokens", "over budget, bytes")]
+    """What each engine computes, and beside each count what it has more or less than this plan."""
     mine = (plan.max_state_slots, plan.max_running_requests, plan.kv_tokens, -plan.unused_bytes)
-    found = {"lingen": mine}
-    for name, other in request.compat_plans().items():
-        found[name] = tuple(asdict(other).values())
-    rows += [(name, *(f"{value:,}" for value in values)) for name, values in found.items()]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = [
-        "  ".join(
-            [
-                f"{row[0]:<{widths[0]}}",
-                *(f"{c:>{w}}" for c, w in zip(row[1:], widths[1:], strict=True)),
-            ]
-        )
-        for row in rows
+    rows = [
+        ("", "slots", "", "requests", "", "KV tokens", "", "bytes over", ""),
+        ("lingen", *(text for value in mine for text in (f"{value:,}", ""))),
     ]
-    return "\n".join(lines) + "\n"
+    exceeding = []
+    for name, other in request.compat_plans().items():
+        cells = []
+        for value, own in zip(asdict(other).values(), mine, strict=True):
+            cells += [f"{value:,}", f"{value - own:+,}" if value != own else "="]
+        rows.append((name, *cells))
+        if other.over_budget_bytes > 0:
+            size = byte_text(other.over_budget_bytes)
+            exceeding.append(f"{name} would exceed the budget by {size}")
+    return "\n".join([aligned(rows), *exceeding]) + "\n"
+
+
+def aligned(rows: list[tuple[str, ...]]) -> str:
+    """Columns side by side, the first to the left and numbers to the right."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = []
+    for row in rows:
+        cells = [f"{row[0]:<{widths[0]}}"]
+        cells += [f"{c:>{w}}" for c, w in zip(row[1:], widths[1:], strict=True)]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)

@@ -11,15 +11,17 @@ from fractions import Fraction
 
 from lingen.errors import LingenError
 from lingen.ir.types import ModelIR
-from lingen.planner import Geometry, Options, Plan, plan_cache
+from lingen.planner import DoesNotFit, Geometry, Options, Plan, plan_cache
 from lingen.planner.compat import ENGINES, Compat, compat_plan
-from lingen.planner.solve import EXTRA_BUFFERS
+from lingen.planner.options import EXTRA_BUFFERS, VERIFY_STATES
 from lingen.sizing.card import GPU_MIB, MIB, WEIGHT_FORMATS, weight_bytes
 from lingen.sizing.geometry import geometry_of, why_not_pp, why_not_tp
 
 MAX_DRAFT_TOKENS = 32
-VERIFY_STATES = ("replay", "snapshot")
-_DECIMAL = re.compile(r"[0-9]{1,12}(\.[0-9]{1,12})?|\.[0-9]{1,12}")
+# Bytes and counts beyond this are typing errors, and no engine could hold them.
+LARGEST = 2**63 - 1
+_DECIMAL = re.compile(r"([0-9]{1,12}(\.[0-9]{0,12})?|\.[0-9]{1,12})([eE][+-]?[0-9]{1,2})?")
+_DECIMAL_LIMIT = 10**12
 _SOURCES = "one of --cache-gib X, --cache-bytes N and --device NAME"
 
 
@@ -69,8 +71,14 @@ class Request:
     can_draft: bool
 
     def plan(self) -> Plan:
-        """Raises `DoesNotFit`."""
-        return plan_cache(self.geometry, self.options)
+        """Raises `DoesNotFit`; what it says would work are values that the options take."""
+        try:
+            return plan_cache(self.geometry, self.options)
+        except DoesNotFit as refusal:
+            for knob, value in list(refusal.would_work.items()):
+                if isinstance(value, int) and value > LARGEST:
+                    del refusal.would_work[knob]
+            raise
 
     def compat_plans(self) -> dict[str, Compat]:
         return {name: compat_plan(self.geometry, self.options, name) for name in self.compat}
@@ -132,6 +140,13 @@ def _check_counts(asked: Asked) -> None:
     for option, value in counts.items():
         if value is not None and value < 1:
             raise refuse(option, value, "too small", "at least 1")
+        if value is not None and value > LARGEST:
+            raise refuse(option, value, "too large", f"at most {LARGEST}")
+    for option in ("--max-running-requests", "--max-state-slots"):
+        count = counts[option]
+        if count is not None and count < asked.dp:
+            wrong = f"{option} {count} leaves less than one for each replica"
+            raise refuse("--dp", asked.dp, wrong, f"at most {count}")
     drafts = asked.draft_tokens
     if drafts is not None and not 0 <= drafts <= MAX_DRAFT_TOKENS:
         raise refuse("--draft-tokens", drafts, "out of range", f"0 to {MAX_DRAFT_TOKENS}")
@@ -145,7 +160,10 @@ def _choice(option: str, value: str, choices: tuple[str, ...]) -> str:
 
 def _positive(text: str) -> bool:
     """Whether it is a decimal above 0 as people write it; at most 12 digits on each side."""
-    return bool(_DECIMAL.fullmatch(text)) and Fraction(text) > 0
+    if not _DECIMAL.fullmatch(text):
+        return False
+    value = Fraction(text)
+    return 0 < value < _DECIMAL_LIMIT and (value * _DECIMAL_LIMIT).denominator == 1
 
 
 def _card(ir: ModelIR, asked: Asked, drafts: bool) -> Card | None:
@@ -191,4 +209,7 @@ def _budget(asked: Asked, card: Card | None) -> int:
     text = asked.cache_gib or ""
     if not _positive(text):
         raise refuse("--cache-gib", text, "not a positive decimal", "GiB per GPU, as 8 or 12.5")
-    return Fraction(text) * (1 << 30) // 1
+    budget = Fraction(text) * (1 << 30) // 1
+    if budget > LARGEST:
+        raise refuse("--cache-gib", text, "too large", f"at most {LARGEST} bytes")
+    return budget

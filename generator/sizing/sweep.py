@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
-from lingen.planner import DoesNotFit, Plan, plan_cache, slots_per_request
-from lingen.sizing.request import Request, refuse
+from lingen.ir.types import ModelIR
+from lingen.planner import DoesNotFit, Plan, slots_per_request
+from lingen.sizing.output import aligned, requests_at
+from lingen.sizing.request import Asked, Request, read_request, refuse
 
 _DOUBLING = tuple(2**power for power in range(10))
 KNOBS = ("cache-bytes", "draft-tokens", "max-running-requests", "max-state-slots", "ratio")
@@ -17,21 +19,34 @@ class Point:
     """One value of the knob, and its plan; None where not one request fits."""
 
     value: int | str
+    request: Request
     plan: Plan | None
 
 
-def sweep(request: Request, knob: str) -> tuple[Point, ...]:
-    """Plans for the usual values of a knob of KNOBS. Raises LingenError for another one."""
+def sweep(ir: ModelIR, asked: Asked, knob: str) -> tuple[Point, ...]:
+    """Plans for the usual values of a knob of KNOBS.
+
+    Raises LingenError for another knob, and for one that is given a value as well.
+    """
     if knob not in KNOBS:
         raise refuse("--sweep", knob, "unknown", ", ".join(KNOBS))
-    field = "budget_bytes" if knob == "cache-bytes" else knob.replace("-", "_")
+    field = knob.replace("-", "_")
+    given = getattr(asked, field)
+    if given is not None and knob != "cache-bytes":
+        raise refuse("--sweep", knob, f"--{knob} {given} is given too", "one of the two")
+    request = read_request(ir, asked)
     points = []
     for value in _values(request, knob):
+        if knob == "cache-bytes":
+            options = replace(request.options, budget_bytes=value)
+            at_value = replace(request, options=options)
+        else:
+            # Read anew: the weights on a card depend on drafts.
+            at_value = read_request(ir, replace(asked, **{field: value}))
         try:
-            options = replace(request.options, **{field: value})
-            points.append(Point(value, plan_cache(request.geometry, options)))
+            points.append(Point(value, at_value, at_value.plan()))
         except DoesNotFit:
-            points.append(Point(value, None))
+            points.append(Point(value, at_value, None))
     return tuple(points)
 
 
@@ -50,34 +65,50 @@ def _values(request: Request, knob: str) -> tuple[int | str, ...]:
 
 
 def sweep_text(knob: str, points: tuple[Point, ...]) -> str:
-    """A table, a line per value."""
-    rows = [(knob, "slots", "requests", "draft rows", "KV tokens", "tokens each")]
-    for point in points:
-        plan = point.plan
-        if plan is None:
-            rows.append((shown(point.value), "-", "none fits", "-", "-", "-"))
-            continue
+    """A table, a line per value; columns for a context length and for other engines if asked."""
+    asked = points[0].request
+    header = [knob, "slots", "requests", "draft rows", "KV tokens", "tokens each"]
+    if asked.context_len is not None:
+        header.append(f"of {asked.context_len:,} tokens")
+    header += [f"{name} requests" for name in asked.compat]
+    return aligned([tuple(header), *(_cells(point) for point in points)])
+
+
+def _cells(point: Point) -> tuple[str, ...]:
+    plan, request = point.plan, point.request
+    if plan is None:
+        cells = ["-", "none fits", "-", "-", "-"]
+    else:
         each = plan.kv_pages // plan.max_running_requests * plan.page_size
         counts = (
             plan.max_state_slots, plan.max_running_requests, plan.verify_rows,
             plan.kv_tokens, each,
         )  # fmt: skip
-        rows.append((shown(point.value), *(f"{count:,}" for count in counts)))
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = ("  ".join(f"{c:>{w}}" for c, w in zip(row, widths, strict=True)) for row in rows)
-    return "\n".join(lines)
+        cells = [f"{count:,}" for count in counts]
+    if request.context_len is not None:
+        cells.append(f"{requests_at(plan, request.context_len):,}" if plan else "-")
+    cells += [f"{other.max_running_requests:,}" for other in request.compat_plans().values()]
+    return (shown(point.value), *cells)
 
 
 def sweep_json(knob: str, points: tuple[Point, ...]) -> str:
-    """`{"sweep": knob, "points": [{"value", counts…}]}`; counts are null where nothing fits."""
+    """`{"sweep": knob, "points": [{"value", counts…}]}`; counts are null where nothing fits.
+
+    `requests_at_context_len` and `compat` follow if asked, as a single plan has them.
+    """
     keys = ("max_state_slots", "max_running_requests", "verify_rows", "kv_tokens")
-    found = [
-        {
-            "value": float(point.value) if isinstance(point.value, str) else point.value,
-            **{key: getattr(point.plan, key) if point.plan else None for key in keys},
-        }
-        for point in points
-    ]
+    found = []
+    for point in points:
+        plan, request = point.plan, point.request
+        value = float(point.value) if isinstance(point.value, str) else point.value
+        entry: dict[str, object] = {"value": value}
+        entry |= {key: getattr(plan, key) if plan else None for key in keys}
+        if request.context_len is not None:
+            fit = requests_at(plan, request.context_len) if plan else None
+            entry["requests_at_context_len"] = fit
+        if request.compat:
+            entry["compat"] = {name: asdict(p) for name, p in request.compat_plans().items()}
+        found.append(entry)
     return json.dumps({"sweep": knob, "points": found}, indent=2)
 
 

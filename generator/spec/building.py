@@ -26,6 +26,7 @@ from .model import (
     Pattern,
     Quantization,
     RopeScaling,
+    SGLang,
     Speculative,
 )
 
@@ -47,6 +48,7 @@ _SECTIONS: dict[str, type] = {
     "Kernels": Kernels,
     "LightningKernels": LightningKernels,
     "Parallel": Parallel,
+    "SGLang": SGLang,
 }
 
 

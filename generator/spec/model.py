@@ -153,6 +153,7 @@ class Cache:
 class Quantization:
     checkpoint_formats: tuple[str, ...]
     weight_block_size: tuple[int, ...]
+    fp8_mtp: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +171,12 @@ class Parallel:
     tp: tuple[int, ...]
     pp: tuple[int, ...]
     ep: int
+
+
+@dataclass(frozen=True, slots=True)
+class SGLang:
+    tp_size: int
+    pp_size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +200,7 @@ class ModelSpec:
     quantization: Quantization
     kernels: Kernels | None
     parallel: Parallel
+    sglang: SGLang | None
     targets: tuple[str, ...]
     file: str = field(compare=False)
     sources: tuple[str, ...] = field(compare=False)
@@ -222,7 +230,9 @@ class ModelSpec:
         return f"specs/{self.file.replace(chr(92), '/').rpartition('/')[2]}"
 
 
-_CONDITIONAL = frozenset({"Lightning | None", "Mla | None", "Gqa | None", "Kernels | None"})
+_CONDITIONAL = frozenset(
+    {"Lightning | None", "Mla | None", "Gqa | None", "Kernels | None", "SGLang | None"}
+)
 PROVENANCE = frozenset({"file", "sources", "origins"})
 
 

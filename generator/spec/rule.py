@@ -23,12 +23,14 @@ class Rule:
 
     `why_not` gets the values in the order of `keys` and returns None for a legal combination.
     `candidates` proposes values for a key, nearest first, from the current values; integers, lists
-    and enums have proposals of their own.
+    and enums have proposals of their own. of_items: a list is refused for its single items, so that
+    those that are fine on their own are fine together.
     """
 
     keys: tuple[str, ...]
     why_not: Callable[..., Refusal | None]
     candidates: dict[str, Callable[..., Iterable[object]]] = field(default_factory=dict)
+    of_items: bool = True
 
     @property
     def name(self) -> str:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from lingen.errors import Position, Problem
+from lingen.errors import Position, Problem, SpecError
 
+from .model import ModelSpec
 from .nodes import MappingNode, described, leaves, plain
 from .rule import Refusal, Rule
 from .rules_attention import ATTENTION_RULES
-from .rules_model import MODEL_RULES
+from .rules_model import MODEL_RULES, TARGETS
 from .rules_moe import MOE_RULES
 from .schema import is_legal, schema_at
 from .sections import misplaced_sections
@@ -45,6 +46,22 @@ def check_rules(merged: MappingNode, spec_file: str) -> list[Problem]:
             message = refusal.message.removeprefix(f"{rule.label(here)} is ")
             problems.append(Problem(places[here], here, message, found, refusal.expected, fix))
     return problems
+
+
+def refuse_target(spec: ModelSpec, target: str) -> None:
+    """Raise SpecError if the target cannot be made of the spec, whatever targets that lists."""
+    values = {**spec.values(), TARGETS: (target,)}
+    problems = []
+    for rule in (rule for rule in RULES if TARGETS in rule.keys):
+        refusal = _refusal(rule, values)
+        if refusal:
+            key = next(key for key in rule.keys if key != TARGETS)
+            found = f"{rule.label(key)} {spelled(values[key])}, target {target}"
+            problems.append(
+                Problem(spec.origin(key), key, refusal.message, found, refusal.expected)
+            )
+    if problems:
+        raise SpecError(problems)
 
 
 def _refusal(rule: Rule, values: Values) -> Refusal | None:
@@ -146,7 +163,7 @@ def _candidates(
 
 def _kept_items(key: str, rule: Rule, values: Values) -> list[object]:
     """The list without the items that a rule refuses on their own."""
-    touching = [other for other in RULES if key in other.keys]
+    touching = [other for other in RULES if key in other.keys and other.of_items]
     return [
         item
         for item in values[key]

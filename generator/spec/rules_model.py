@@ -156,6 +156,41 @@ def why_not_extra_buffer(extra_buffer: str, prefix_cache: bool) -> Refusal | Non
     )
 
 
+def why_not_served_tp(tp_size: int, tp: Sequence[int], targets: Sequence[str]) -> Refusal | None:
+    return _why_not_declared("tp_size", tp_size, "parallel.tp", tp, targets)
+
+
+def why_not_served_pp(pp_size: int, pp: Sequence[int], targets: Sequence[str]) -> Refusal | None:
+    return _why_not_declared("pp_size", pp_size, "parallel.pp", pp, targets)
+
+
+def _why_not_declared(
+    key: str, size: int, list_key: str, sizes: Sequence[int], targets: Sequence[str]
+) -> Refusal | None:
+    if size in sizes or "sglang" not in targets:
+        return None
+    return Refusal(f"{key} is not among the sizes of {list_key}", f"one of {list_key}")
+
+
+def declared_tp(tp_size: int, tp: Sequence[int], targets: Sequence[str]) -> list[int]:
+    return sorted(tp, key=lambda declared: abs(declared - tp_size))
+
+
+def declared_pp(pp_size: int, pp: Sequence[int], targets: Sequence[str]) -> list[int]:
+    return sorted(pp, key=lambda declared: abs(declared - pp_size))
+
+
+def why_not_engine_kv_dtype(
+    targets: Sequence[str], kv_dtype: str, torch_dtype: str
+) -> Refusal | None:
+    if "sglang" not in targets or kv_dtype in (torch_dtype, "bfloat16"):
+        return None
+    return Refusal(
+        "SGLang keeps no such cache beside these weights",
+        "kv_dtype bfloat16 or that of the weights with the sglang target",
+    )
+
+
 def why_not_plain_format(checkpoint_formats: Sequence[str]) -> Refusal | None:
     if set(PLAIN_FORMATS) & set(checkpoint_formats):
         return None
@@ -169,12 +204,25 @@ def with_plain_format(checkpoint_formats: Sequence[str]) -> list[list[str]]:
     return [[name, *checkpoint_formats] for name in PLAIN_FORMATS]
 
 
+def why_not_target(targets: Sequence[str], architectures: Sequence[str]) -> Refusal | None:
+    """The plugin stands in for one class of the engine; the engine serves others itself."""
+    if "sglang" not in targets or not set(architectures) - set(SGLANG_ARCHITECTURES):
+        return None
+    return Refusal(
+        "the sglang target does not serve this architecture",
+        f"{' or '.join(SGLANG_ARCHITECTURES)} with it",
+    )
+
+
+SGLANG_ARCHITECTURES = ("BailingMoeV2_5ForCausalLM",)
 PLAIN_FORMATS = ("bfloat16", "float32")
 FORMATS = "quantization.checkpoint_formats"
 HEADS = "model.num_attention_heads"
 LAYERS = "model.num_hidden_layers"
 VOCAB = "model.vocab_size"
 TP = "parallel.tp"
+PP = "parallel.pp"
+TARGETS = "targets"
 NORM_GROUPS = "attention.lightning.group_norm_size"
 HEAD_DIM = "attention.lightning.head_dim"
 ROTARY = "attention.lightning.partial_rotary_factor"
@@ -182,6 +230,8 @@ DRAFTS = "cache.speculative.num_draft_tokens"
 
 # Another head_dim is another model; the factor is what was mistyped.
 ROTARY_CANDIDATES = {ROTARY: even_rotary_factors, HEAD_DIM: lambda *_: ()}
+SERVED_TP = {"sglang.tp_size": declared_tp, TP: lambda *_: (), TARGETS: lambda *_: ()}
+SERVED_PP = {"sglang.pp_size": declared_pp, PP: lambda *_: (), TARGETS: lambda *_: ()}
 
 MODEL_RULES = (
     Rule(("model.name",), why_not_name, {"model.name": nearest_name}),
@@ -192,11 +242,15 @@ MODEL_RULES = (
     Rule((ROTARY, HEAD_DIM), why_not_rotary_width, ROTARY_CANDIDATES),
     Rule(("attention.mla.qk_rope_head_dim",), why_not_rope_head_dim),
     Rule(("mlp.first_k_dense_replace", LAYERS), why_not_dense_layers),
-    Rule(("parallel.pp", LAYERS), why_not_pipeline_stages),
+    Rule((PP, LAYERS), why_not_pipeline_stages),
     Rule(("model.pad_token_id", VOCAB), why_not_pad_token),
     Rule(("model.eos_token_id", VOCAB), why_not_eos_token),
     Rule((DRAFTS, "mtp.num_nextn_predict_layers"), why_not_drafting, {DRAFTS: no_drafts}),
     Rule(("cache.speculative.topk",), why_not_draft_tree),
     Rule(("cache.extra_buffer", "cache.prefix_cache"), why_not_extra_buffer),
+    Rule((TARGETS, "model.architectures"), why_not_target),
+    Rule((TARGETS, "cache.kv_dtype", "model.torch_dtype"), why_not_engine_kv_dtype),
+    Rule(("sglang.tp_size", TP, TARGETS), why_not_served_tp, SERVED_TP, False),
+    Rule(("sglang.pp_size", PP, TARGETS), why_not_served_pp, SERVED_PP, False),
     Rule((FORMATS,), why_not_plain_format, {FORMATS: with_plain_format}),
 )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from lingen.errors import LingenError
-from lingen.targets import torch
+from lingen.targets import sglang, torch
 from lingen.targets.output import OutputFile, Target
 
 __all__ = ["TARGETS", "OutputFile", "Target", "target_named"]
 
-TARGETS: dict[str, Target] = {target.name: target for target in (torch.TARGET,)}
+TARGETS: dict[str, Target] = {target.name: target for target in (torch.TARGET, sglang.TARGET)}
 
 
 def target_named(name: str) -> Target:

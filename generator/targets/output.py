@@ -6,7 +6,7 @@ Knows nothing of Jinja, disks or formatting.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 
@@ -29,15 +29,27 @@ class OutputFile:
 class Target:
     """Files of one kind of package. Its folder is `ir.package` followed by `package_suffix`.
 
-    `manifest.json` belongs to every package and is not listed here.
+    files: paths below the folder `module_folder`. outer_files: paths below the package's folder.
+    is_distribution: the folder is what pip installs, and the module is a folder of the same name
+    inside it; else the folder is the module.
+    `manifest.json` and `trace.json` belong to every package and are not listed here.
     """
 
     name: str
     package_suffix: str
     files: tuple[OutputFile, ...]
+    outer_files: tuple[OutputFile, ...] = ()
+    is_distribution: bool = False
 
     def package_name(self, ir: Any) -> str:
         return ir.package + self.package_suffix
 
+    def module_folder(self, ir: Any) -> str:
+        """Where the module lies inside the package: empty, or its name and a slash."""
+        return f"{self.package_name(ir)}/" if self.is_distribution else ""
+
     def files_for(self, ir: Any) -> tuple[OutputFile, ...]:
-        return tuple(file for file in self.files if file.is_made_for(ir))
+        """The files that this model has, with their paths inside the package."""
+        folder = self.module_folder(ir)
+        inner = (replace(file, path=folder + file.path) for file in self.files)
+        return tuple(file for file in (*self.outer_files, *inner) if file.is_made_for(ir))

@@ -17,6 +17,7 @@ from lingen.spec import load_spec
 
 ROOT = Path(__file__).parents[2]
 FLASH, BIG = "specs/ling-2.6-flash.yaml", "specs/ling-2.6-1t.yaml"
+RING = "specs/ring-2.5-1t.yaml"  # has one target
 # A changed line is one line removed and one added.
 LINE_BUDGET = 40
 
@@ -50,7 +51,7 @@ def test_stat_shows_a_line_per_value(capsys):
     assert code == 1
     assert out.startswith(f"a  {FLASH}\nb  {BIG}\n\n")
     assert section(out, "Spec values") == [
-        "Spec values: 9 differ",
+        "Spec values: 11 differ",
         "  model.name                               ling-2.6-flash -> ling-2.6-1t",
         "  model.hidden_size                        4096 -> 8192",
         "  model.num_hidden_layers                  32 -> 80",
@@ -60,6 +61,8 @@ def test_stat_shows_a_line_per_value(capsys):
         "  mlp.first_k_dense_replace                1 -> 4",
         "  moe.moe_intermediate_size                1024 -> 2048",
         "  moe.moe_shared_expert_intermediate_size  1024 -> 2048",
+        "  sglang.tp_size                           4 -> 8",
+        "  sglang.pp_size                           1 -> 2",
     ]
 
 
@@ -73,8 +76,12 @@ def test_stat_shows_what_follows_and_counts_lines_instead_of_code(capsys):
     assert "  KV per token           4,608 bytes (4.5 KiB) -> 11,520 bytes (11.25 KiB)" in facts
     assert not any("rotated" in fact or "slots per request" in fact for fact in facts)
     files = section(out, "Generated files")
-    assert [line.split()[0] for line in files[1:]] == sorted(line.split()[0] for line in files[1:])
-    assert re.fullmatch(r"  model\.py +\+\d+ -\d+", next(f for f in files if "model.py" in f))
+    paths = [line.split()[0] for line in files[1:]]
+    assert paths == sorted(paths, key=lambda path: (not path.startswith("torch/"), path))
+    assert re.fullmatch(r"  torch/model\.py +\+\d+ -\d+", next(f for f in files if "model.py" in f))
+    # Without the module's name, which is the model's: otherwise none of them had a counterpart.
+    assert {"sglang/pyproject.toml", "sglang/launch.py", "sglang/pinned.py"} <= {*paths}
+    assert not any("only in" in line for line in files)
     assert "@@" not in out
 
 
@@ -130,7 +137,7 @@ def test_the_code_is_a_unified_diff_from_a_to_b(capsys):
 def changed_lines(a, b):
     """The removed and added lines of model.py, without the header."""
     found = model_diff.diff_models(a, b)
-    (change,) = (each for each in found.files if each.path == "model.py")
+    (change,) = (each for each in found.files if each.path.endswith("model.py"))
     return [line for line in change.diff.splitlines()[2:] if line[0] in "+-"]
 
 
@@ -226,15 +233,15 @@ def test_headers_and_sidecars_are_no_difference(packages, capsys):
         {"m.py": with_header(b"x = 1\n", "specs/a.yaml"), "manifest.json": b"1", "trace.json": b""},
         {"m.py": with_header(b"x = 1\n", "specs/b.yaml"), "manifest.json": b"2"},
     )
-    assert shown(capsys, FLASH, FLASH)[0] == 0
+    assert shown(capsys, RING, RING)[0] == 0
 
 
 def test_a_file_of_one_side_is_compared_with_nothing(packages, capsys):
     packages({"same.json": b"1\n"}, {"same.json": b"1\n", "new.json": b"2\n3\n"})
-    code, out = shown(capsys, FLASH, FLASH)
+    code, out = shown(capsys, RING, RING)
     assert code == 1
     assert out == (
-        f"a  {FLASH}\nb  {FLASH}\n"
+        f"a  {RING}\nb  {RING}\n"
         "\nSpec values: none differ\n"
         "\nDerived facts: none differ\n"
         "\nGenerated files: 1 differs\n"

@@ -49,7 +49,10 @@ OTHER_CONFIGS = [path for path in CONFIGS if not is_supported(path)]
 @pytest.mark.parametrize("name", SHIPPED)
 def test_import_of_a_published_config_gives_the_values_of_the_shipped_spec(name):
     shipped = load_spec(SPECS / f"{name}.yaml").values()
-    assert import_config(TESTS / f"configs/{name}.json").spec.values() == shipped
+    imported = import_config(TESTS / f"configs/{name}.json").spec.values()
+    # What is generated, and how it is served, no config says.
+    chosen = {"targets", "sglang.tp_size", "sglang.pp_size"} & {*shipped}
+    assert imported == {**shipped, **{key: imported[key] for key in chosen}}
 
 
 @pytest.mark.parametrize("path", SUPPORTED_CONFIGS, ids=ids)

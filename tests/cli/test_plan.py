@@ -108,9 +108,9 @@ def test_the_report_for_people(plan):
         "slots sized by       ratio 0.9: the states' share of the budget\n"
         "requests bound by    state slots\n"
         "\n"
-        "        slots  requests  KV tokens  over budget, bytes\n"
-        "lingen     68        22    984,768            -131,072\n"
-        "sglang     68        22    984,768            -131,072\n"
+        "        slots     requests     KV tokens     bytes over\n"
+        "lingen     68           22       984,768       -131,072\n"
+        "sglang     68  =        22  =    984,768  =    -131,072  =\n"
         "\n"
         "warning: 4096 requests asked, 22 fit; state slots bind: ratio 0.9 gives 68 state slots,"
         " and a request holds 3\n"
@@ -152,6 +152,35 @@ def test_a_card_too_small_for_the_weights_is_refused(plan):
     assert json.loads(out)["budget_bytes"] < 0
 
 
+def test_everything_that_a_card_is_said_to_need_works(plan):
+    h20 = {"--device": "h20", "--tp": "2", "--weights": "bf16", "--mem-fraction": "0.9"}
+    h200 = {"--device": "h200", "--tp": "8", "--weights": "fp8", "--mem-fraction": "0.876"}
+    h200["--draft-tokens"] = "4"
+    for spec, given, expected in (
+        (FLASH, h20, {"tp": 4, "pp": 2, "weights": "fp8", "device": "h20-3e"}),
+        ("ling-2.6-1t", h200, {"mem_fraction": 0.877, "pp": 2, "device": "b200"}),
+    ):
+        call = [text for pair in given.items() for text in pair]
+        code, out, _ = plan(*call, "--json", spec=spec)
+        found = json.loads(out)
+        assert code == 2
+        assert list(found) == [
+            "error", "needed_bytes", "budget_bytes", "would_work", "gpu_bytes", "weight_bytes",
+            "would_work_on_card",
+        ]  # fmt: skip
+        assert found["would_work_on_card"] == expected
+        tried = {**found["would_work"], **expected}
+        del tried["cache_bytes"]
+        for knob, value in tried.items():
+            changed = {**given, f"--{knob.replace('_', '-')}": str(value)}
+            call = [text for pair in changed.items() for text in pair]
+            assert plan(*call, spec=spec)[0] == 0, knob
+    # The MTP layer's weights are what is too much, and they go with the drafts.
+    assert found["would_work"]["draft_tokens"] == 0
+    h200["--mem-fraction"] = "0.877"
+    assert plan(*[text for pair in h200.items() for text in pair], spec="ling-2.6-1t")[0] == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "option"),
     [
@@ -165,6 +194,37 @@ def test_a_card_too_small_for_the_weights_is_refused(plan):
         (("--cache-gib", "1e400"), "--cache-gib"),
         (("--cache-bytes", "0"), "--cache-bytes"),
         (("--cache-bytes", "8.5"), "--cache-bytes"),
+        (("--cache-bytes", str(2**63)), "--cache-bytes"),
+        (("--cache-bytes", "-1"), "--cache-bytes"),
+        (("--cache-gib", "inf"), "--cache-gib"),
+        (("--cache-gib", ""), "--cache-gib"),
+        (("--cache-gib", "9000000000"), "--cache-gib"),
+        ((*EIGHT, "--ratio", "nan"), "--ratio"),
+        ((*EIGHT, "--ratio", "1e99"), "--ratio"),
+        ((*EIGHT, "--ratio", "1e-13"), "--ratio"),
+        ((*EIGHT, "--ratio", "0.9.1"), "--ratio"),
+        ((*EIGHT, "--tp", "-1"), "--tp"),
+        ((*EIGHT, "--pp", "0"), "--pp"),
+        ((*EIGHT, "--dp", "-2"), "--dp"),
+        ((*EIGHT, "--dp", str(2**63)), "--dp"),
+        ((*EIGHT, "--dp", "8", "--max-running-requests", "7"), "--dp"),
+        ((*EIGHT, "--dp", "8", "--max-state-slots", "7"), "--dp"),
+        ((*EIGHT, "--page-size", "-64"), "--page-size"),
+        ((*EIGHT, "--page-size", "1.5"), "--page-size"),
+        ((*EIGHT, "--page-size", str(2**64)), "--page-size"),
+        ((*EIGHT, "--context-len", "-1"), "--context-len"),
+        ((*EIGHT, "--context-len", str(2**63)), "--context-len"),
+        ((*EIGHT, "--max-running-requests", "-1"), "--max-running-requests"),
+        ((*EIGHT, "--max-running-requests", str(2**63)), "--max-running-requests"),
+        ((*EIGHT, "--max-state-slots", "0"), "--max-state-slots"),
+        ((*EIGHT, "--max-state-slots", str(2**63)), "--max-state-slots"),
+        ((*EIGHT, "--draft-tokens", str(2**63)), "--draft-tokens"),
+        ((*CARD[:5], "nan"), "--mem-fraction"),
+        ((*CARD[:5], "inf"), "--mem-fraction"),
+        ((*CARD[:5], "-0.5"), "--mem-fraction"),
+        ((*EIGHT, "--sweep", "ratio", "--ratio", "1"), "--ratio"),
+        ((*EIGHT, "--sweep", "ratio", "--compat", "sglang", "--svg", "-"), "--compat"),
+        ((*EIGHT, "--sweep", "ratio", "--context-len", "9", "--svg", "-"), "--context-len"),
         ((*EIGHT, "--ratio", "0"), "--ratio"),
         ((*EIGHT, "--ratio", "-0.5"), "--ratio"),
         ((*EIGHT, "--ratio", "inf"), "--ratio"),
@@ -196,6 +256,14 @@ def test_nonsense_is_refused_and_the_option_named(plan, arguments, option):
     code, out, err = plan(*arguments)
     assert (code, out) == (2, "")
     assert option in err
+
+
+def test_no_suggestion_is_beyond_what_its_option_takes(plan):
+    _, out, _ = plan(*EIGHT, "--ratio", "1e-12", "--json")
+    found = json.loads(out)
+    assert found["needed_bytes"] > 2**63
+    assert list(found["would_work"]) == ["ratio", "max_state_slots"]
+    assert plan(*EIGHT, "--ratio", str(found["would_work"]["ratio"]))[0] == 0
 
 
 def test_drafts_without_an_mtp_layer_are_refused(plan):
@@ -238,6 +306,30 @@ def test_every_knob_can_be_swept_even_where_nothing_fits(plan, knob):
     assert code == 0
     assert "none fits" in out
     assert plan(*EIGHT, "--sweep", knob, spec="ling-lite-1.5")[0] == 0
+
+
+def test_a_sweep_shows_what_is_asked_beside_it(plan):
+    asked = (*EIGHT, "--context-len", "100000", "--compat", "sglang")
+    _, out, _ = plan(*asked, "--sweep", "draft-tokens")
+    header, *rows = [line.split("  ") for line in out.splitlines()]
+    assert header[-2:] == ["of 100,000 tokens", "sglang requests"]
+    _, out, _ = plan(*asked, "--sweep", "draft-tokens", "--json")
+    _, single, _ = plan(*asked, "--draft-tokens", "4", "--json")
+    point, whole = json.loads(out)["points"][4], json.loads(single)
+    for key in ("requests_at_context_len", "compat"):
+        assert point[key] == whole[key]
+    assert rows[4][-1].strip() == str(whole["compat"]["sglang"]["max_running_requests"])
+
+
+def test_a_sweep_over_drafts_on_a_card_counts_the_drafting_layer_where_it_drafts(plan):
+    _, out, _ = plan(*CARD, "--sweep", "draft-tokens", "--json")
+    for point in (json.loads(out)["points"][drafts] for drafts in (0, 4)):
+        _, single, _ = plan(*CARD, "--draft-tokens", str(point["value"]), "--json")
+        assert point["kv_tokens"] == json.loads(single)["kv_tokens"]
+
+
+def test_a_ratio_is_read_as_json_writes_it(plan):
+    assert plan(*EIGHT, "--ratio", "9e-1", "--json") == plan(*EIGHT, "--json")
 
 
 def test_an_unknown_knob_is_refused(plan):

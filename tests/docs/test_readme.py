@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -60,6 +62,39 @@ def test_the_two_commands_are_targets_of_the_makefile():
 def lingen(*arguments: str, cwd: Path) -> str:
     command = [Path(sys.executable).with_name("lingen"), *arguments]
     return subprocess.run(command, cwd=cwd, check=True, capture_output=True, text=True).stdout
+
+
+LAUNCH = re.compile(r"^(ling[\w-]+-sglang)-launch (.*)$", re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("distribution", "line"), LAUNCH.findall("".join(blocks("sh"))), ids=" ".join
+)
+def test_its_launch_commands_start_the_server_with_what_they_say(distribution, line, tmp_path):
+    package = distribution.replace("-", "_")
+    project = tomllib.loads((ROOT / "generated" / package / "pyproject.toml").read_text())
+    assert project["project"]["scripts"][f"{distribution}-launch"] == f"{package}.launch:main"
+    arguments = shlex.split(line)
+    done = subprocess.run(
+        [sys.executable, "-m", f"{package}.launch", "--dry-run", *arguments],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT / "generated" / package)},
+        check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    started = shlex.split(done.stdout.splitlines()[-1])
+    assert started[:2] == ["sglang", "serve"]
+    passed = [word for word in arguments if word != "--draft"]
+    assert started[-len(passed) :] == passed
+    assert ("NEXTN" in started) == ("--draft" in arguments)
+    stages = started[started.index("--pp-size") + 1]
+    assert stages == ("2" if "1t" in distribution else "1")
+
+
+def test_it_shows_each_way_to_launch():
+    shown = LAUNCH.findall("".join(blocks("sh")))
+    assert {name for name, _ in shown} == {"ling-2-6-flash-sglang", "ling-2-6-1t-sglang"}
+    for name in {name for name, _ in shown}:
+        assert any("--draft" in line for other, line in shown if other == name)
+    assert any("--tp-size 8" in line for _, line in shown)
 
 
 @pytest.fixture

@@ -88,10 +88,12 @@ def reader(**replaced: str):
     return sources.__getitem__
 
 
-def one_file(text: str, ir: object = TinyIR(), **others: str) -> dict[str, bytes]:
-    """The package whose only module, m.py, has the template `text`; `others` can be included."""
+def one_file(
+    text: str, ir: object = TinyIR(), path: str = "m.py", **others: str
+) -> dict[str, bytes]:
+    """The package whose only file, `path`, has the template `text`; `others` can be included."""
     sources = {"m.py.j2": text} | {f"{name}.j2": other for name, other in others.items()}
-    target = Target("tiny", "", (OutputFile("m.py", "m.py.j2"),))
+    target = Target("tiny", "", (OutputFile(path, "m.py.j2"),))
     return render(ir, target, sources.__getitem__)
 
 

@@ -16,6 +16,7 @@ from lingen.emit import build as build_module
 from lingen.emit import render as render_module
 from lingen.emit.selection import shipped_folder
 from lingen.errors import EnvironmentLacks, LingenError, Position, Problem, SpecError
+from lingen.spec import load_spec
 from miniature import TARGET, TEMPLATES, TinyIR, TinySpec, tree
 
 
@@ -370,7 +371,12 @@ def test_the_shipped_specs_give_the_same_bytes_in_any_surroundings(tmp_path):
         subprocess.run(
             [*COMMAND, "build", "--all"], cwd=tmp_path / cwd, env=env, check=True, stdout=-3
         )
-        trees.append(tree(tmp_path / cwd))
+        trees.append(tree(tmp_path / cwd / "generated"))
     assert trees[0] == trees[1]
-    manifests = [path for path in trees[0] if path.endswith("/manifest.json")]
-    assert len(manifests) == len(list(shipped_folder().glob("*.yaml")))
+    specs = [load_spec(path) for path in shipped_folder().glob("*.yaml")]
+    packages = {path.partition("/")[0] for path in trees[0]}
+    assert len(packages) == sum(len(spec.targets) for spec in specs)
+    plugins = {path for path in trees[0] if path.partition("/")[0].endswith("_sglang")}
+    assert len(plugins) == 12 * sum("sglang" in spec.targets for spec in specs)
+    manifests = [path for path in {*trees[0]} - plugins if path.endswith("/manifest.json")]
+    assert len(manifests) == len(specs)

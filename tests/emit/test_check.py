@@ -6,6 +6,7 @@ import pytest
 from lingen.emit.atomic import write_tree
 from lingen.emit.check import Difference, check_package, check_strays
 from lingen.emit.check_output import CheckReport, as_github, as_json, as_text
+from lingen.emit.header import with_header
 from lingen.errors import LingenError, Position, Problem, SpecError
 from miniature import TinyIR, tiny_files, tree
 
@@ -147,6 +148,18 @@ def test_strays_in_a_package_are_orphans_at_any_depth(out):
     assert {d.repair for d in check_package(out, "tiny", OLD)} == {"hand"}
 
 
+def test_what_pip_leaves_in_a_distribution_is_no_orphan_and_elsewhere_is(out):
+    for folder in ("build/lib", "tiny.egg-info", "deep/build"):
+        (out / "tiny" / folder).mkdir(parents=True)
+        (out / "tiny" / folder / "left.txt").write_text("")
+    left = {"out/tiny/build/lib/left.txt": "orphan", "out/tiny/tiny.egg-info/left.txt": "orphan"}
+    own = {"out/tiny/deep/build/left.txt": "orphan"}
+    assert found(out, OLD) == left | own
+    distribution = {**OLD, "pyproject.toml": b"[project]\n"}
+    (out / "tiny" / "pyproject.toml").write_bytes(b"[project]\n")
+    assert found(out, distribution) == own
+
+
 def test_a_leftover_of_a_killed_build_is_an_orphan_that_build_removes(out):
     (out / "tiny" / ".model.py.01234567.lingen-tmp").write_text("half")
     assert only(out, OLD).message == "left by a build that was interrupted"
@@ -185,6 +198,12 @@ def test_packages_and_files_that_no_spec_produces_are_strays(out):
     ]
     assert [s.path for s in check_strays(out, {"tiny"}, complete=False)] == ["out/README.md"]
     assert check_strays(out / "gone", set(), complete=True) == []
+
+
+def test_a_retired_distribution_without_manifest_is_known_by_its_one_file_with_a_header(out):
+    write_tree(out, "retired", {"pyproject.toml": with_header(b"[project]\n", "specs/a.yaml")})
+    [stray] = check_strays(out, {"tiny"}, complete=True)
+    assert (stray.path, stray.message) == ("out/retired", "a package that no spec produces")
 
 
 def test_a_retired_package_without_manifest_is_known_by_its_modules(out):

@@ -101,7 +101,7 @@ def test_a_value_changed_in_one_model_leaves_its_sibling_as_it_was():
 def test_siblings_differ_only_where_their_specs_do():
     ling, ring = shipped_ir("ling-2.6-1t").to_json(), shipped_ir("ring-2.5-1t").to_json()
     assert {key for key in ling if ling[key] != ring[key]} == {
-        "name", "package", "model", "mtp", "cache", "weights", "parameters",
+        "name", "package", "model", "mtp", "cache", "weights", "parameters", "targets", "sglang",
     }  # fmt: skip
     assert {key for key in ling["model"] if ling["model"][key] != ring["model"][key]} == {
         "eos_token_id"

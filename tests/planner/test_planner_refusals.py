@@ -13,6 +13,36 @@ def refusal(geometry, options):
     return caught.value
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("budget_bytes", 8.5),
+        ("budget_bytes", float("nan")),
+        ("page_size", 0),
+        ("page_size", -64),
+        ("page_size", True),
+        ("ratio", 0.9),
+        ("ratio", "0"),
+        ("ratio", "-1"),
+        ("ratio", "nan"),
+        ("ratio", "inf"),
+        ("ratio", "1/0"),
+        ("extra_buffer", "yes"),
+        ("verify_states", "both"),
+        ("draft_tokens", -1),
+        ("draft_tokens", None),
+        ("max_running_requests", 0),
+        ("max_running_requests", 1.0),
+        ("max_state_slots", -3),
+        ("dp", 0),
+        ("dp", None),
+    ],
+)
+def test_options_that_mean_nothing_are_refused_by_name(field, value):
+    with pytest.raises(ValueError, match=f"^{field} is "):
+        Options(**{"budget_bytes": 1 << 30, "page_size": 64, field: value})
+
+
 def test_too_little_for_the_slots_of_one_request():
     found = refusal(flash(), Options(470 * MIB, 64))
     assert found.needed_bytes == -(-4 * 56 * MIB * 19 // 9)

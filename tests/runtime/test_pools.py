@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import product
 from pathlib import Path
 from types import ModuleType
@@ -12,11 +12,15 @@ import lingen.planner
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from lingen.ir import lower
 from lingen.planner.source import planner_source
 from lingen.sizing.geometry import geometry_of
+from lingen.spec import load_spec
 from lingen.verify.package import generated_package
 from small_models import lowered, lowered_variant
 
+SPECS = Path(__file__).parents[2] / "specs"
+BUDGET = 30 << 30
 FLAGS = list(product((True, False), ("none", "overlap"), (0, 1, 4), ("replay", "snapshot")))
 SIZES = st.integers(0, 50)
 COUNTS = st.none() | st.integers(1, 40)
@@ -46,6 +50,54 @@ def test_pools_take_the_planned_bytes_with_every_set_of_flags(dtype: str) -> Non
             plan = package.plan_cache(package.GEOMETRY, options)
             assert_pools_take_what_is_planned(package, plan)
             assert (plan.verify_bytes > 0) == (drafts > 0)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_pools_of_every_rank_and_stage_take_the_planned_bytes(dtype: str) -> None:
+    ir = lower(load_spec(SPECS / "ling-2.6-flash.yaml", [f"cache.state_dtype={dtype}"]))
+    splits = product((1, 2, 4, 8), (1, 2, 3), (0, 1, 4), ("replay", "snapshot"))
+    with generated_package(ir) as package:
+        for tp, pp, drafts, states in splits:
+            geometry = package.geometry(tp, pp)
+            options = package.Options(
+                BUDGET, package.PAGE_SIZE, draft_tokens=drafts, verify_states=states
+            )
+            plan = package.plan_cache(geometry, options)
+            sizes = [stage_bytes(package.Pools(plan, "meta", stage)) for stage in range(pp)]
+            assert sizes[plan.stage] == (plan.state_bytes, plan.verify_bytes, plan.kv_bytes)
+            assert sum(sizes[plan.stage]) + plan.unused_bytes == BUDGET
+            assert all(sum(size) <= BUDGET for size in sizes)
+            # The other stages hold as many slots, rows and pages of their own layers.
+            for stage, size in zip(geometry.stages, sizes, strict=True):
+                assert size == (
+                    stage.state_bytes * (plan.max_state_slots + 1),
+                    options.verify_bytes(stage) * (plan.verify_rows + 1 if drafts else 0),
+                    options.kv_bytes(stage) * plan.page_size * (plan.kv_pages + 1),
+                )
+
+
+def stage_bytes(pools: object) -> tuple[int, ...]:
+    tensors = (pools.state, pools.verify, pools.kv)
+    return tuple(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+@pytest.mark.parametrize("file", sorted(SPECS.glob("*.yaml")), ids=lambda file: file.stem)
+def test_the_packages_geometry_is_the_one_that_lingen_plans_with(file: Path) -> None:
+    ir = lower(load_spec(file))
+    with generated_package(ir) as package:
+        for tp, pp in product(ir.parallel.tp, (1, 2, 3, 4)):
+            expected = geometry_of(ir, tp, pp)
+            if not ir.has_verify_rows:  # no drafts, so no rows to size
+                stages = tuple(replace(stage, replay_bytes=0) for stage in expected.stages)
+                expected = replace(expected, stages=stages)
+            assert asdict(package.geometry(tp, pp)) == asdict(expected)
+
+
+def test_a_split_that_the_model_does_not_have_is_refused(tiny: ModuleType) -> None:
+    with pytest.raises(ValueError, match="tp is 3: this model splits into "):
+        tiny.geometry(tp=3)
+    with pytest.raises(ValueError, match="pp is 0: 8 layers make 1 to 8 stages"):
+        tiny.geometry(pp=0)
 
 
 @pytest.mark.parametrize(

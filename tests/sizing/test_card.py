@@ -29,6 +29,17 @@ def test_the_mtp_layer_counts_with_drafts_only():
     assert added == 2 * ir.parameters.mtp + 2 * routers(ir, True)
 
 
+def test_fp8_files_keep_the_mtp_layer_as_published():
+    # Ling-2.6-1T's leave it in bfloat16; Ling-2.6-flash's file of it is 3.10 GiB large.
+    added = {}
+    for name in ("ling-2.6-1t", "ling-2.6-flash"):
+        ir = shipped(name)
+        added[name] = weight_bytes(ir, 1, 1, "fp8", True) - weight_bytes(ir, 1, 1, "fp8", False)
+    ir = shipped("ling-2.6-1t")
+    assert added["ling-2.6-1t"] == 2 * ir.parameters.mtp + 2 * routers(ir, True)
+    assert abs(added["ling-2.6-flash"] / (3.10 * 2**30) - 1) < 0.01
+
+
 def test_fp8_of_flash_is_what_its_published_files_take():
     # 105,597,618,432 bytes with scales of 128×128 blocks, as facts of the published files have it.
     # Output channels have more scales than blocks: 6144 of each expert instead of 768.

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 from lingen.ir import lower
-from lingen.planner import Options, plan_cache
-from lingen.sizing.geometry import geometry_of, pipeline_stages, why_not_pp, why_not_tp
+from lingen.planner import Options, pipeline_stages, plan_cache
+from lingen.sizing.geometry import geometry_of, why_not_pp, why_not_tp
 from lingen.spec import load_spec, load_spec_text
 
 ROOT = Path(__file__).parents[2]

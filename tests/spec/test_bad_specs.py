@@ -115,7 +115,7 @@ def _proposals(fix: str, keys: tuple[str, ...]) -> list[tuple[str, str]]:
 def _with_value(text: str, key: str, value: str) -> str:
     """The spec's text with the one line that holds `key` changed."""
     name = key.rpartition(".")[2]
-    changed, count = re.subn(rf"^( +{name}:) .*$", rf"\1 {value}", text, flags=re.M)
+    changed, count = re.subn(rf"^( *{name}:) .*$", rf"\1 {value}", text, flags=re.M)
     assert count == 1, f"{key} is not in the spec exactly once"
     return changed
 

@@ -85,22 +85,28 @@ ALTERNATIVES: dict[str, str] = {
     "cache.page_size": "128",
     "cache.mamba_full_memory_ratio": "0.5",
     "cache.prefix_cache": "false",
-    "cache.extra_buffer": "overlap",
+    "cache.extra_buffer": "no-overlap",
     "cache.verify_states": "snapshot",
     "cache.speculative.num_draft_tokens": "4",
     "quantization.checkpoint_formats": "[bfloat16]",
     "quantization.weight_block_size": "[64, 64]",
+    "quantization.fp8_mtp": "false",
     "kernels.lightning.chunk_size": "32",
     "parallel.tp": "[1, 2]",
     "parallel.pp": "[1]",
+    "sglang.tp_size": "8",
+    "sglang.pp_size": "2",
 }
 # Where another value is needed, or one that leaves the published one.
 OTHERWISE: dict[tuple[str, str], str] = {
+    ("v2.5", "parallel.tp"): "[1, 2, 4]",  # the plugin's launcher serves with 4
+    ("v2.5", "cache.kv_dtype"): "float32",  # the engine has it for weights of that kind
     ("v1", "attention.gqa.use_qk_norm"): "true",
     **{(base, "mtp.num_nextn_predict_layers"): "1" for base in ("linear-v2", "v2", "v1")},
 }
 # What the base must say for the key to have a meaning.
 BEFORE: dict[tuple[str, str], tuple[str, ...]] = {
+    ("v2.5", "cache.kv_dtype"): ("model.torch_dtype=float32",),
     # The published models have no layers behind their last whole group.
     ("v2.5", "attention.pattern.tail"): ("model.num_hidden_layers=35",),
     ("linear-v2", "attention.pattern.tail"): ("model.num_hidden_layers=23",),
@@ -145,15 +151,17 @@ ONE_VALUE_IN = {
     ("v2", "attention.pattern.layer_group_size"),
     ("v1", "attention.pattern.layer_group_size"),
 }
-# Decisions that the generated package does not take from the spec so far: they change the IR only.
-NOT_IN_THE_OUTPUT_YET = {
+# Decisions that the torch package does not take from the spec so far: they change the IR only.
+NOT_IN_THE_PACKAGE_YET = {
     "moe.overlap_shared_experts",  # the package runs its experts on one stream
     "cache.mamba_full_memory_ratio",  # the caller gives the sizes of both pools
     "cache.prefix_cache",  # the package shares no prefixes itself: its caller gives pages and slots
     "cache.extra_buffer",  # as prefix_cache
-    "parallel.tp",  # declared sizes, which the rules hold the model to; any that fit are accepted
-    "parallel.pp",  # as parallel.tp
+    "quantization.fp8_mtp",  # loading looks at each tensor; `lingen plan` asks what a card holds
+    "parallel.pp",  # declared sizes, which the rules hold the model to; any that fit are accepted
 }
+# Of these, what the SGLang plugin takes.
+IN_THE_PLUGIN = {"cache.mamba_full_memory_ratio", "cache.prefix_cache", "cache.extra_buffer"}
 # Keys that every model states and that have no meaning without lightning layers.
 WITHOUT_LIGHTNING = {
     "attention.pattern.tail",  # no layer stands behind the last group of one
@@ -192,9 +200,14 @@ def other_value(base: str, key: str) -> str:
 
 @cache
 def code_of(base: str, *settings: str) -> dict[str, str]:
-    """What runs of every generated file."""
-    files = render(ir_of(base, *settings), "torch")
-    return {path: what_runs(data) for path, data in files.items() if path.endswith(".py")}
+    """What runs of every generated file, those of the plugin too."""
+    ir = ir_of(base, *settings)
+    return {
+        path: what_runs(data)
+        for target in ir.targets
+        for path, data in render(ir, target).items()
+        if path.endswith(".py")
+    }
 
 
 def what_runs(source: bytes) -> str:
@@ -210,8 +223,9 @@ def what_runs(source: bytes) -> str:
 def is_without_effect(base: str, key: str) -> bool:
     has_lightning = BASES[base].attention.lightning is not None
     has_drafts = BASES[base].mtp.num_nextn_predict_layers > 0
+    has_plugin = "sglang" in BASES[base].targets
     return (
-        key in NOT_IN_THE_OUTPUT_YET
+        (key in NOT_IN_THE_PACKAGE_YET and not (has_plugin and key in IN_THE_PLUGIN))
         or (not has_lightning and key in WITHOUT_LIGHTNING)
         or (not has_drafts and key in WITHOUT_DRAFTS)
     )
@@ -223,7 +237,7 @@ def test_every_key_is_listed():
     assert not ALTERNATIVES.keys() & ONE_VALUE
     places = {(base, key) for base, spec in BASES.items() for key in spec.values()}
     assert places >= {*OTHERWISE, *BEFORE, *ALONG, *ONE_VALUE_IN}
-    assert keys >= NOT_IN_THE_OUTPUT_YET | WITHOUT_LIGHTNING | WITHOUT_DRAFTS
+    assert keys >= NOT_IN_THE_PACKAGE_YET | WITHOUT_LIGHTNING | WITHOUT_DRAFTS
 
 
 @pytest.mark.parametrize(("base", "key"), FLIPS)
