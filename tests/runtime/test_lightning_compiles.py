@@ -108,3 +108,23 @@ def test_prefill_kernels_fit_twice_on_a_processor(
 )
 def test_kernels_between_segments(package: ModuleType, name: str) -> None:
     assert compile_for(package, name).shared_bytes < SHARED_BYTES
+
+
+HYBRIDS = sorted(path.parents[1].name for path in GENERATED.glob("*/kernels/lightning.py"))
+
+
+@pytest.mark.parametrize("name", HYBRIDS)
+def test_the_largest_slope_times_a_chunk_stays_within_float32(name: str) -> None:
+    """Exponents of a chunk lie between -slope * CHUNK and 0: none overflows or is flushed to 0."""
+    sys.path.insert(0, str(GENERATED))
+    try:
+        package = importlib.import_module(name)
+    finally:
+        sys.path.remove(str(GENERATED))
+    slopes = [
+        slope * factor
+        for slope in package.model.HEAD_SLOPES
+        for factor in package.model.LAYER_FACTORS
+    ]
+    assert min(slopes) > 0
+    assert max(slopes) * package.kernels.lightning.MAX_CHUNK < 87.3  # -ln of the least normal

@@ -139,9 +139,10 @@ def tracking(batch: dict) -> tuple[Tensor, Tensor]:
     return index(slots), index(lens)
 
 
+# Each size is compiled on its own on a GPU: fewer there, but those of published models.
 SIZES = {
-    "num_heads": st.sampled_from([1, 3, 6]),
-    "head_dim": st.sampled_from([16, 32] if IS_INTERPRETED else [16, 32, 64, 128]),
+    "num_heads": st.sampled_from([1, 3, 6] if IS_INTERPRETED else [3]),
+    "head_dim": st.sampled_from([16, 32] if IS_INTERPRETED else [16, 64, 128]),
     "seed": st.integers(0, 100),
 }
 
