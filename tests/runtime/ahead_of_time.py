@@ -29,7 +29,9 @@ class Compiled:
     shared_bytes: int
 
 
-def compiled(kernel: Any, types: dict[str, str], constants: dict[str, Any], **options: int) -> Compiled:
+def compiled(
+    kernel: Any, types: dict[str, str], constants: dict[str, Any], **options: int
+) -> Compiled:
     """Compile with `types` of run-time arguments by name (`*bf16`, `i32`, …) and constants.
 
     Pointers, strides and sizes count as multiples of 16, as they are in published models.

@@ -177,9 +177,7 @@ def test_decode(
     rows = (index(batch["slots"]), flags(batch["has_initial"]), tracking(batch)[0])
 
     def run(name: str) -> Callable[[Case], Tensor]:
-        return lambda c: getattr(kernels, name)(
-            c.q, c.k, c.v, c.state, *rows, c.log_decay, c.scale
-        )
+        return lambda c: getattr(kernels, name)(c.q, c.k, c.v, c.state, *rows, c.log_decay, c.scale)
 
     got, want, state, want_state = run_both(
         run("lightning_decode"), run("lightning_decode_ref"), case
