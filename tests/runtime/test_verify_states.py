@@ -30,7 +30,7 @@ def new_runner(
     dtype: torch.dtype = torch.float32,
     num_tokens: int = 64,
 ) -> Runner:
-    return Runner(package, name, verify_states, Inputs.random(num_tokens), D, dtype)
+    return Runner(package, name, verify_states, Inputs.random(num_tokens, head_dim=16), D, dtype)
 
 
 def assert_decoded(runner: Runner, chain: Chain, tokens: list[int]) -> None:
