@@ -136,6 +136,7 @@ _ROWS: dict[str, Keys] = {
     "plan.num_dense": (_DENSE,),
     "plan.moe": _SPARSE,
     "plan.has_lightning": _PLAN,
+    "plan.branches_anywhere": _PLAN,
     "plan.has_full": _PLAN,
     "plan.is_mixed": _GROUPS,
     "plan.kind_names": _PLAN,

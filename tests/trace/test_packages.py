@@ -166,8 +166,8 @@ LINES = [
         "model.use_qkv_bias=true",
     ),
     (
-        "model.py",
-        "def rotate_pairs(",
+        "kernels/rope.py",
+        "def rotate_pairs_ref(",
         KV,
         "attention.pattern.layer_group_size=64 attention.pattern.tail=linear "
         "mtp.num_nextn_predict_layers=0",
