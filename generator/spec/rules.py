@@ -55,24 +55,23 @@ def refuse_target(spec: ModelSpec, target: str, is_listed: bool) -> None:
 
     is_listed: whether `targets` names it; then the spec has obeyed the rules that ask that key.
     """
-    rules = () if is_listed else tuple(rule for rule in RULES if TARGETS in rule.keys)
-    rules += TARGET_RULES.get(target, ())
-    if not rules:
-        return
-    values = {**spec.values(), TARGETS: (target,)}
-    problems = []
+    general = () if is_listed else tuple(rule for rule in RULES if TARGETS in rule.keys)
+    for rules in (general, TARGET_RULES.get(target, ())):
+        problems = list(_target_problems(rules, spec, target))
+        if problems:
+            raise SpecError(problems)
+
+
+def _target_problems(rules: tuple[Rule, ...], spec: ModelSpec, target: str) -> Iterator[Problem]:
+    values = {**spec.values(), TARGETS: (target,)} if rules else {}
     for rule in rules:
         refusal = _refusal(rule, values)
         if refusal:
             keys = [key for key in rule.keys if key != TARGETS]
-            key = keys[0]
-            found = ", ".join(f"{rule.label(key)} {spelled(values[key])}" for key in keys)
-            found = f"{found}, target {target}"
-            problems.append(
-                Problem(spec.origin(key), key, refusal.message, found, refusal.expected)
-            )
-    if problems:
-        raise SpecError(problems)
+            texts = [f"{rule.label(key)} {spelled(values[key])}" for key in keys]
+            found = ", ".join([*texts, f"target {target}"])
+            place = spec.origin(keys[0])
+            yield Problem(place, keys[0], refusal.message, found, refusal.expected)
 
 
 def _refusal(rule: Rule, values: Values) -> Refusal | None:
