@@ -161,7 +161,12 @@ NOT_IN_THE_PACKAGE_YET = {
     "parallel.pp",  # declared sizes, which the rules hold the model to; any that fit are accepted
 }
 # Of these, what the SGLang plugin takes.
-IN_THE_PLUGIN = {"cache.mamba_full_memory_ratio", "cache.prefix_cache", "cache.extra_buffer"}
+IN_THE_PLUGIN = {
+    "cache.mamba_full_memory_ratio",
+    "cache.prefix_cache",
+    "cache.extra_buffer",
+    "moe.overlap_shared_experts",
+}
 # Keys that every model states and that have no meaning without lightning layers.
 WITHOUT_LIGHTNING = {
     "attention.pattern.tail",  # no layer stands behind the last group of one
