@@ -31,7 +31,8 @@ def nothing_said_yet():
 def write(folder: Path, version: str, block_m: int, key: TableKey = KEY, is_down: bool = False):
     path = folder / f"triton_{version.replace('.', '_')}" / key.file_name(is_down)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"64": {**ROW, "BLOCK_SIZE_M": block_m}}))
+    tma = {"USE_TMA": True} if is_down else {}
+    path.write_text(json.dumps({"64": {**ROW, "BLOCK_SIZE_M": block_m, **tma}}))
 
 
 def found(folder: Path, version: str, key: TableKey = KEY):
@@ -121,7 +122,8 @@ def test_down_is_taken_from_the_folder_of_the_up_table(tmp_path):
     write(tmp_path, "3.6.0", 64)
     write(tmp_path, "3.6.0", 64, is_down=True)
     assert find_tables(tmp_path, KEY, "3.5.1").down is None
-    assert find_tables(tmp_path, KEY, "3.6.0").down_row(1)["BLOCK_SIZE_M"] == 64
+    tables = find_tables(tmp_path, KEY, "3.6.0")
+    assert tables.down_row(1) == {**tables.up_row(1), "USE_TMA": True}
 
 
 @pytest.mark.parametrize(
