@@ -180,7 +180,7 @@ def test_a_table_that_no_tp_size_can_use_is_reported(command, tmp_path, monkeypa
     tables = entry(H200)
     spec_with(tmp_path, tables, "ling-2.6-1t")
     with Path("mine.yaml").open("a") as file:
-        file.write("parallel:\n  tp: [1, 2]\n")
+        file.write("parallel:\n  tp: [1, 2]\ntargets: [torch]\n")
     assert run([command, "mine.yaml"]) == 2
     assert (
         capsys.readouterr().err
