@@ -122,9 +122,12 @@ def _render(request: Request) -> _Rendered:
 
 def _lowered(path: Path) -> Any:
     from lingen.ir import lower
+    from lingen.ir.tables import refuse_useless_tables
     from lingen.spec import load_spec
 
-    return lower(load_spec(path))
+    spec = load_spec(path)
+    refuse_useless_tables(spec)
+    return lower(spec)
 
 
 def _named(error: LingenError, path: Path) -> LingenError:
