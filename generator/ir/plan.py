@@ -62,6 +62,15 @@ class LayerPlan:
         return self.has_lightning and self.has_full
 
     @property
+    def branches_anywhere(self) -> bool:
+        """Whether a request can start from any prefix of another, since no layer has a state.
+
+        A state holds all tokens up to one place: with lightning layers, a prefix can be shared only
+        up to where a state was stored.
+        """
+        return not self.has_lightning
+
+    @property
     def layer_imports(self) -> str:
         """LAYER_KINDS and the names of the kinds, as generated code imports them."""
         return ", ".join(sorted(["LAYER_KINDS", *self.kind_names.split(", ")]))

@@ -31,7 +31,7 @@ def as_text(results: Sequence[CaseResult]) -> str:
 
 def _title(result: CaseResult) -> str:
     verdict = "passed" if result.passed else f"FAILED, first off: {result.first_off}"
-    return f"{result.case} ({result.backend}, torch reference): {verdict}"
+    return f"{result.case} ({result.backend}, {result.what_ran}): {verdict}"
 
 
 def _table(checks: Sequence[Check]) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 import torch
 from lingen.errors import EnvironmentLacks, LingenError
@@ -23,6 +24,7 @@ _INPUTS = ("input_ids", "next_ids", "draft_next_ids", "attention_mask")
 class CaseResult:
     case: str
     backend: str
+    what_ran: str
     checks: tuple[Check, ...]
 
     @property
@@ -76,15 +78,15 @@ def verify_case(folder: str | Path, *, backend: str = "seg_la", device: str = "c
     Raises LingenError where the case cannot be run at all.
     """
     case = load_case(folder)
-    checks = _run(case, "main", backend, device)
+    what_ran, checks = _run(case, "main", backend, device)
     if case.has("alt_decay"):
-        checks += _run(case, "alt", backend, device)
+        checks += _run(case, "alt", backend, device)[1]
     _refuse_unchecked(case, checks)
-    return CaseResult(case.name, backend, tuple(checks))
+    return CaseResult(case.name, backend, what_ran, tuple(checks))
 
 
-def _run(case: Case, convention: str, backend: str, device: str) -> list[Check]:
-    """The checks of one decay convention: `main`, or `alt` for `alt_decay.*`."""
+def _run(case: Case, convention: str, backend: str, device: str) -> tuple[str, list[Check]]:
+    """What ran, and the checks of one decay convention: `main`, or `alt` for `alt_decay.*`."""
     offset = case.decay_layer_offset.get(convention)
     ir = lower_case(case, backend, offset)
     case.check_tokens(ir.model.vocab_size)
@@ -96,7 +98,15 @@ def _run(case: Case, convention: str, backend: str, device: str) -> list[Check]:
     with torch.inference_mode(), generated_package(ir) as package:
         scenarios = Scenarios(case, package, load_model(package, case.folder, device))
         computed = scenarios.alt_decay() if convention == "alt" else scenarios.all()
-        return list(_compare_all(case, computed))
+        return _what_runs(package, device), list(_compare_all(case, computed))
+
+
+def _what_runs(package: ModuleType, device: str) -> str:
+    """References or kernels, as the package itself decides for tensors on this device."""
+    dispatch = package.kernels.dispatch
+    if not dispatch.uses_kernels(torch.empty(0, device=device)):
+        return "torch reference"
+    return "kernels, interpreted" if dispatch.IS_INTERPRETED else "kernels"
 
 
 def _compare_all(case: Case, computed: Computed) -> Iterator[Check]:

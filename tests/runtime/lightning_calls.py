@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 
 import torch
 from comparison import assert_same_bits
 from lingen.ir.decay import head_slopes
+from plain_pools import plain_pools
 from reference import lightning_recurrence
 from torch import Tensor
 
 LAYER_IDX = 1  # the second lightning layer of three: those around it must not change
 NUM_STATE_LAYERS = 3
 PAD_SLOT = -1
+NO_SLOTS = torch.empty(0, dtype=torch.int32)
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,23 @@ class Inputs:
         return lightning_recurrence(self.q, self.k, self.v, state, self.log_decay, self.scale)
 
 
+def worked_example(scale: float) -> tuple[Inputs, Tensor, Tensor]:
+    """Decay 1/2 and two dimensions, by hand: inputs, outputs and the last state (rows: key)."""
+
+    def rows(values: list[list[float]]) -> Tensor:
+        return torch.tensor(values, dtype=torch.float32).unsqueeze(1)
+
+    inputs = Inputs(
+        q=rows([[1, 1], [1, 1], [1, 1]]),
+        k=rows([[1, 0], [0, 1], [1, 1]]),
+        v=rows([[1, 2], [4, 0], [0, 2]]),
+        log_decay=torch.tensor([0.5]).log(),
+        scale=scale,
+    )
+    out = scale * rows([[1, 2], [4.5, 1], [2.25, 4.5]])
+    return inputs, out, torch.tensor([[[0.25, 2.5], [2, 2]]])
+
+
 @dataclass(frozen=True)
 class Calls:
     """One backend, `seg_la` or `minimax`, of one package."""
@@ -86,8 +105,7 @@ class Calls:
         Also checks what no call may do: touch another layer, or a slot that is not listed or whose
         request has no tokens.
         """
-        pools = SimpleNamespace(state=pool, kv=torch.empty(1, 2, 16, 4), num_pages=1)
-        backend = self.package.backend.HybridBackend(pools, self.name)
+        backend = self.package.backend.HybridBackend(plain_pools(state=pool), self.name)
         computed = [0] * len(lengths) if computed is None else computed
         pages = [
             [0] * ((length + done) // 16 + 1)

@@ -48,9 +48,10 @@ def test_batch_without_requests_is_legal(tiny: ModuleType) -> None:
     assert_equal(step.batch.query_start_loc, [0], torch.int32)
     assert step.batch.max_query_len == 0
     assert step.batch.page_table.shape[0] == 0
-    for name in ("has_initial_state", "token_to_req", "positions", "seq_lens"):
-        assert getattr(step, name).shape == (0,), name
-    assert step.kv_rows.shape == (0,)
+    for part in (step.layout, step.lightning, step.paged):
+        for name, tensor in vars(part).items():
+            assert tensor.shape == (0,), name
+    assert step.paged.kv_rows.shape == (0,)
 
 
 def test_two_requests_on_one_slot_are_refused(tiny: ModuleType) -> None:
@@ -143,11 +144,11 @@ def test_every_token_knows_its_request_position_and_cache_row(tiny: ModuleType) 
         slots=[0, 3, 1, PAD_SLOT, 5, 2],
         page_table=[[8], [7, 2], [], [6, 6, 6], [4], [3]],
     )
-    assert_equal(step.token_to_req, [1, 1, 3, 3, 4], torch.int64)
-    assert_equal(step.positions, [15, 16, 0, 0, 0], torch.int64)
+    assert_equal(step.layout.token_to_req, [1, 1, 3, 3, 4], torch.int64)
+    assert_equal(step.layout.positions, [15, 16, 0, 0, 0], torch.int64)
     spare = NUM_PAGES * 16
-    assert_equal(step.kv_rows, [7 * 16 + 15, 2 * 16, spare, spare, 4 * 16], torch.int64)
-    assert_equal(step.seq_lens, [5, 17, 0, 0, 1, 16], torch.int32)
+    assert_equal(step.paged.kv_rows, [7 * 16 + 15, 2 * 16, spare, spare, 4 * 16], torch.int64)
+    assert_equal(step.paged.seq_lens, [5, 17, 0, 0, 1, 16], torch.int32)
 
 
 def test_initial_state_is_there_if_and_only_if_tokens_were_computed(tiny: ModuleType) -> None:
@@ -158,7 +159,9 @@ def test_initial_state_is_there_if_and_only_if_tokens_were_computed(tiny: Module
         slots=[0, 1, 2, 3, 4, PAD_SLOT],
         page_table=[[0], [1], [2], [3], [4, 5], [6]],
     )
-    assert_equal(step.has_initial_state, [False, False, False, True, True, False], torch.bool)
+    assert_equal(
+        step.lightning.has_initial_state, [False, False, False, True, True, False], torch.bool
+    )
 
 
 @pytest.mark.parametrize(
@@ -186,7 +189,7 @@ def test_step_is_decode_if_each_request_has_one_token(
         slots=list(requests),
         page_table=[[r] for r in requests],
     )
-    assert step.is_decode is is_decode
+    assert step.batch.is_decode is is_decode
 
 
 def assert_every_layer_has_the_backend_of_its_kind(package: ModuleType, ir: ModelIR) -> None:

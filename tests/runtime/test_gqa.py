@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 
 import pytest
 import torch
@@ -13,6 +13,7 @@ from comparison import assert_close, assert_same_bits
 from hypothesis import given
 from hypothesis import strategies as st
 from lingen.verify.package import generated_package
+from plain_pools import plain_pools
 from reference import grouped_attention
 from small_models import lowered_variant
 from torch import Tensor
@@ -74,7 +75,7 @@ class Sequences:
         computed: Sequence[int],
         new: Sequence[int],
         padded: Sequence[int] = (),
-        is_decode: bool | None = None,
+        is_prefill: bool = False,
     ) -> list[Tensor]:
         """One step of `new` tokens per request; returns each request's output.
 
@@ -82,7 +83,7 @@ class Sequences:
         requests in `padded` are padding and hold NaN. Also checks that only the new rows of the
         pool change.
         """
-        pools = SimpleNamespace(state=torch.empty(4, 2, 1, 1, 1), kv=kv, num_pages=NUM_PAGES)
+        pools = plain_pools(kv=kv)
         backend = package.HybridBackend(pools)
         requests = range(len(new))
         slots = [PAD_SLOT if r in padded else r for r in requests]
@@ -91,9 +92,10 @@ class Sequences:
             [[1] * count for count in new], list(computed), slots, pages
         )
         table = torch.where(batch.page_table == 10_001, -7, batch.page_table)
-        step = backend.prepare(dataclasses.replace(batch, page_table=table))
-        if is_decode is not None:
-            step = dataclasses.replace(step, is_decode=is_decode)
+        batch = dataclasses.replace(batch, page_table=table)
+        if is_prefill:  # even if each request has one token
+            batch = dataclasses.replace(batch, max_query_len=max(2, batch.max_query_len))
+        step = backend.prepare(batch)
         spans = [slice(done, done + count) for done, count in zip(computed, new, strict=True)]
         q, k, v = (
             torch.cat(
@@ -143,7 +145,7 @@ def test_neighbouring_query_heads_share_a_key_head(
 ) -> None:
     """The first token attends to itself alone: each head's output is its key head's value."""
     sequences = Sequences.random([1], heads)
-    [out] = sequences.step(package, sequences.pool([0]), [0], [1], is_decode=is_decode)
+    [out] = sequences.step(package, sequences.pool([0]), [0], [1], is_prefill=not is_decode)
     assert_close(out[0], sequences.v[0][0, owners])
 
 
@@ -176,7 +178,7 @@ def test_one_token_at_the_edges_of_a_page_equals_the_softmax(
     for seq_len in (1, 2, 15, 16, 17, 31, 32, 33):
         computed = [seq_len - 1, 19, seq_len - 1]
         Sequences.random([seq_len, 20, seq_len], heads).assert_step_equals_softmax(
-            package, computed, [1, 1, 1], is_decode=is_decode
+            package, computed, [1, 1, 1], is_prefill=not is_decode
         )
 
 
@@ -211,7 +213,7 @@ def test_padded_row_with_stored_tokens_writes_no_usable_page(
     package: ModuleType, is_decode: bool
 ) -> None:
     Sequences.random([20, 33, 5]).assert_step_equals_softmax(
-        package, [19, 32, 4], [1, 1, 1], padded=[0, 2], is_decode=is_decode
+        package, [19, 32, 4], [1, 1, 1], padded=[0, 2], is_prefill=not is_decode
     )
 
 
@@ -226,7 +228,7 @@ def test_step_without_tokens_is_legal(
     whole = Sequences.random([20, 20])
     kv = whole.pool([20, 20])
     before = kv.clone()
-    pools = SimpleNamespace(state=torch.empty(4, 2, 1, 1, 1), kv=kv, num_pages=NUM_PAGES)
+    pools = plain_pools(kv=kv)
     backend = package.HybridBackend(pools)
     batch = package.ForwardBatch.from_lists(
         [[1] * n for n in counts], [20] * num_reqs, list(range(num_reqs)), whole.pages[:num_reqs]
@@ -241,7 +243,7 @@ def test_large_scores_stay_finite(package: ModuleType) -> None:
     sequences = Sequences.random([33, 33])
     loud = dataclasses.replace(sequences, q=[100 * q for q in sequences.q])
     for is_decode in (True, False):
-        outs = loud.step(package, loud.pool([32, 32]), [32, 32], [1, 1], is_decode=is_decode)
+        outs = loud.step(package, loud.pool([32, 32]), [32, 32], [1, 1], is_prefill=not is_decode)
         for r, out in enumerate(outs):
             # Scores near 100 carry errors of 1e-5, and so do the weights.
             assert_close(out, loud.reference(r, slice(32, 33)), 1e-4)
@@ -257,6 +259,6 @@ def test_bfloat16_pool_and_queries_accumulate_in_float32(
         rounded.pages,
     )
     kv = rounded.pool([299]).bfloat16()
-    [out] = rounded.step(package, kv, [299], [1], is_decode=is_decode)
+    [out] = rounded.step(package, kv, [299], [1], is_prefill=not is_decode)
     assert out.dtype == torch.bfloat16
     assert_close(out, rounded.reference(0, slice(299, 300)))

@@ -15,9 +15,18 @@ TEMPLATES = {
     for path in sorted((ROOT / "templates").rglob("*.j2"))
 }
 SPECS = sorted((ROOT / "specs").glob("*.yaml"))
-GQA = ("torch/backend/gqa.j2", "torch/model/gqa.j2")
-MLA = ("torch/backend/mla.j2", "torch/model/mla.j2")
-LIGHTNING = ("torch/backend/lightning.j2", "torch/model/lightning.j2")
+GQA = ("torch/backend/gqa.j2", "torch/kernels/gqa.py.j2", "torch/model/gqa.j2")
+MLA = (
+    "torch/backend/mla.j2",
+    *("torch/kernels/mla.py.j2", "torch/kernels/mla/decode.j2", "torch/kernels/mla/prefill.j2"),
+    "torch/model/mla.j2",
+)
+LIGHTNING = (
+    "torch/backend/lightning.j2",
+    "torch/kernels/lightning.py.j2",
+    *("torch/kernels/lightning/decode.j2", "torch/kernels/lightning/prefill.j2"),
+    "torch/model/lightning.j2",
+)
 SOFTMAX = ("torch/model/route_softmax.j2",)
 SIGMOID = ("torch/model/route_sigmoid_grouped.j2",)
 

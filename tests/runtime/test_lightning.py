@@ -10,9 +10,8 @@ import torch
 from comparison import assert_close
 from hypothesis import given
 from hypothesis import strategies as st
-from lightning_calls import LAYER_IDX, PAD_SLOT, Calls, Inputs
+from lightning_calls import LAYER_IDX, NO_SLOTS, PAD_SLOT, Calls, Inputs, worked_example
 from reference import lightning_recurrence
-from torch import Tensor
 
 BLOCK_EDGES = [1, 31, 32, 33, 63, 64, 65, 255, 256, 257]
 
@@ -20,23 +19,6 @@ BLOCK_EDGES = [1, 31, 32, 33, 63, 64, 65, 255, 256, 257]
 @pytest.fixture(scope="module", params=["seg_la", "minimax"])
 def calls(request: pytest.FixtureRequest, tiny: ModuleType) -> Calls:
     return Calls(tiny, request.param)
-
-
-def worked_example(scale: float) -> tuple[Inputs, Tensor, Tensor]:
-    """Decay 1/2 and two dimensions, by hand: inputs, outputs and the last state (rows: key)."""
-
-    def rows(values: list[list[float]]) -> Tensor:
-        return torch.tensor(values, dtype=torch.float32).unsqueeze(1)
-
-    inputs = Inputs(
-        q=rows([[1, 1], [1, 1], [1, 1]]),
-        k=rows([[1, 0], [0, 1], [1, 1]]),
-        v=rows([[1, 2], [4, 0], [0, 2]]),
-        log_decay=torch.tensor([0.5]).log(),
-        scale=scale,
-    )
-    out = scale * rows([[1, 2], [4.5, 1], [2.25, 4.5]])
-    return inputs, out, torch.tensor([[[0.25, 2.5], [2, 2]]])
 
 
 @pytest.mark.parametrize("scale", [1.0, 2**-0.5])
@@ -175,14 +157,17 @@ def test_chunk_size_changes_nothing_but_rounding(
 ) -> None:
     inputs = Inputs.random(num_tokens, num_heads=2)
     state = torch.ones(3, 2, 8, 8)
-    out = tiny.backend.lightning_prefill_ref(
+    out = tiny.kernels.lightning.lightning_prefill_ref(
         *(inputs.q, inputs.k, inputs.v, state),
         slots=torch.tensor([1], dtype=torch.int32),
         has_initial_state=torch.tensor([True]),
+        track_slots=NO_SLOTS,
+        track_lens=NO_SLOTS,
         query_start_loc=torch.tensor([0, num_tokens], dtype=torch.int32),
         log_decay=inputs.log_decay,
         scale=inputs.scale,
         chunk_size=chunk_size,
+        max_query_len=num_tokens,
     )
     want_out, want_state = inputs.recurrence(torch.ones(2, 8, 8))
     assert_close(out, want_out)
@@ -268,10 +253,11 @@ def test_step_without_tokens_is_legal(calls: Calls, num_reqs: int) -> None:
 
 def test_decode_without_rows_is_legal(tiny: ModuleType) -> None:
     inputs = Inputs.random(0)
-    out = tiny.backend.lightning_decode_ref(
+    out = tiny.kernels.lightning.lightning_decode_ref(
         *(inputs.q, inputs.k, inputs.v, inputs.new_pool(2)[0]),
         slots=torch.empty(0, dtype=torch.int32),
         has_initial_state=torch.empty(0, dtype=torch.bool),
+        track_slots=NO_SLOTS,
         log_decay=inputs.log_decay,
         scale=inputs.scale,
     )

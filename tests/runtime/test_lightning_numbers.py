@@ -7,7 +7,7 @@ from types import ModuleType
 import pytest
 import torch
 from comparison import assert_close, relative_error
-from lightning_calls import Inputs
+from lightning_calls import NO_SLOTS, Inputs
 from torch import Tensor
 
 SMALLEST_SLOPE = 1 / 256
@@ -18,14 +18,17 @@ def prefill(
 ) -> tuple[Tensor, Tensor]:
     """One new request over a slot of NaN: its output and its state."""
     state = inputs.new_pool(1)[0]
-    out = package.backend.lightning_prefill_ref(
+    out = package.kernels.lightning.lightning_prefill_ref(
         *(inputs.q, inputs.k, inputs.v, state),
         slots=torch.tensor([0], dtype=torch.int32),
         has_initial_state=torch.tensor([False]),
+        track_slots=NO_SLOTS,
+        track_lens=NO_SLOTS,
         query_start_loc=torch.tensor([0, inputs.q.shape[0]], dtype=torch.int32),
         log_decay=inputs.log_decay if log_decay is None else log_decay,
         scale=inputs.scale,
         chunk_size=chunk_size,
+        max_query_len=inputs.q.shape[0],
     )
     return out, state[0]
 
@@ -99,9 +102,10 @@ def test_error_after_4096_decode_steps_is_that_of_the_state_dtype(
     for step in range(4096):
         token = inputs.tokens([step])
         outs.append(
-            tiny.backend.lightning_decode_ref(
+            tiny.kernels.lightning.lightning_decode_ref(
                 *(token.q, token.k, token.v, state, slots),
                 has_initial_state=torch.tensor([step > 0]),
+                track_slots=NO_SLOTS,
                 log_decay=inputs.log_decay,
                 scale=inputs.scale,
             )

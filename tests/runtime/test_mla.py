@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 
 import pytest
 import torch
 from comparison import assert_close, assert_same_bits
 from hypothesis import given
 from hypothesis import strategies as st
+from plain_pools import plain_pools
 from reference import causal_softmax, latent_attention
 from torch import Tensor
 
@@ -21,6 +22,12 @@ NUM_PAGES = 24
 PAD_SLOT = -1
 SCALE = 0.3
 LAYER_IDX, POOL_IDX = 7, 1  # the second MLA layer of three
+
+
+def attend(backend: object, step: object, kv: Tensor, rows: Tensor, *inputs: Tensor) -> Tensor:
+    """Store the new tokens' rows where the step says, then run the layer."""
+    kv[POOL_IDX].view(-1, kv.shape[-1])[step.paged.kv_rows] = rows.to(kv.dtype)
+    return backend.forward(LAYER_IDX, step, *inputs, SCALE)
 
 
 @dataclass(frozen=True)
@@ -68,7 +75,7 @@ class Sequences:
         computed: Sequence[int],
         new: Sequence[int],
         padded: Sequence[int] = (),
-        is_decode: bool | None = None,
+        is_prefill: bool = False,
     ) -> list[Tensor]:
         """One step of `new` tokens per request; returns each request's output.
 
@@ -76,7 +83,7 @@ class Sequences:
         requests in `padded` are padding and hold NaN. Also checks that only the new rows of the
         pool change.
         """
-        pools = SimpleNamespace(state=torch.empty(1, 2, 1, 1, 1), kv=kv, num_pages=NUM_PAGES)
+        pools = plain_pools(kv=kv)
         backend = package.HybridBackend(pools)
         requests = range(len(new))
         slots = [PAD_SLOT if r in padded else r for r in requests]
@@ -85,9 +92,10 @@ class Sequences:
             [[1] * count for count in new], list(computed), slots, pages
         )
         table = torch.where(batch.page_table == 10_001, -7, batch.page_table)
-        step = backend.prepare(dataclasses.replace(batch, page_table=table))
-        if is_decode is not None:
-            step = dataclasses.replace(step, is_decode=is_decode)
+        batch = dataclasses.replace(batch, page_table=table)
+        if is_prefill:  # even if each request has one token
+            batch = dataclasses.replace(batch, max_query_len=max(2, batch.max_query_len))
+        step = backend.prepare(batch)
         spans = [slice(done, done + count) for done, count in zip(computed, new, strict=True)]
         q_nope, q_rope, rows = (
             torch.cat(
@@ -101,7 +109,7 @@ class Sequences:
             for whole in (self.q_nope, self.q_rope, self.rows)
         )
         expected = kv.clone()
-        out = backend.forward(LAYER_IDX, step, q_nope, q_rope, rows, self.w_uk, self.w_uv, SCALE)
+        out = attend(backend, step, kv, rows, q_nope, q_rope, self.w_uk, self.w_uv)
         expected[POOL_IDX] = self.pool(
             [0 if r in padded else computed[r] + new[r] for r in requests]
         )[POOL_IDX]
@@ -171,7 +179,7 @@ def test_decode_at_the_edges_of_a_page_equals_the_softmax(
     lengths = [seq_len, 20, seq_len]
     computed = [length - 1 for length in lengths]
     Sequences.random(lengths).assert_step_equals_softmax(
-        tiny, computed, [1, 1, 1], is_decode=is_decode
+        tiny, computed, [1, 1, 1], is_prefill=not is_decode
     )
 
 
@@ -191,7 +199,7 @@ def test_padded_row_with_stored_tokens_writes_no_usable_page(
     tiny: ModuleType, is_decode: bool
 ) -> None:
     Sequences.random([20, 33, 5]).assert_step_equals_softmax(
-        tiny, [19, 32, 4], [1, 1, 1], padded=[0, 2], is_decode=is_decode
+        tiny, [19, 32, 4], [1, 1, 1], padded=[0, 2], is_prefill=not is_decode
     )
 
 
@@ -203,13 +211,13 @@ def test_padded_row_of_several_tokens_writes_no_usable_page(tiny: ModuleType) ->
 def test_step_of_padding_alone_without_pages_is_zero(tiny: ModuleType, counts: list[int]) -> None:
     sequences = Sequences.random(counts)
     kv = sequences.pool([0, 0])
-    pools = SimpleNamespace(state=torch.empty(1, 2, 1, 1, 1), kv=kv, num_pages=NUM_PAGES)
+    pools = plain_pools(kv=kv)
     backend = tiny.HybridBackend(pools)
     step = backend.prepare(
         tiny.ForwardBatch.from_lists([[1] * n for n in counts], [0, 0], [-1, -1], [[], []])
     )
-    inputs = (torch.cat(part) for part in (sequences.q_nope, sequences.q_rope, sequences.rows))
-    out = backend.forward(LAYER_IDX, step, *inputs, sequences.w_uk, sequences.w_uv, SCALE)
+    inputs = (torch.cat(part) for part in (sequences.rows, sequences.q_nope, sequences.q_rope))
+    out = attend(backend, step, kv, *inputs, sequences.w_uk, sequences.w_uv)
     assert out.shape == (2, NUM_HEADS, VALUE)
     assert not out.any()
     assert kv[:, :NUM_PAGES].isnan().all()
@@ -220,15 +228,13 @@ def test_step_without_tokens_is_legal(tiny: ModuleType, num_reqs: int) -> None:
     whole = Sequences.random([20, 20])
     kv = whole.pool([20, 20])
     before = kv.clone()
-    pools = SimpleNamespace(state=torch.empty(1, 2, 1, 1, 1), kv=kv, num_pages=NUM_PAGES)
+    pools = plain_pools(kv=kv)
     backend = tiny.HybridBackend(pools)
     batch = tiny.ForwardBatch.from_lists(
         [[]] * num_reqs, [20] * num_reqs, list(range(num_reqs)), whole.pages[:num_reqs]
     )
-    nothing = (part[0][:0] for part in (whole.q_nope, whole.q_rope, whole.rows))
-    out = backend.forward(
-        LAYER_IDX, backend.prepare(batch), *nothing, whole.w_uk, whole.w_uv, SCALE
-    )
+    nothing = (part[0][:0] for part in (whole.rows, whole.q_nope, whole.q_rope))
+    out = attend(backend, backend.prepare(batch), kv, *nothing, whole.w_uk, whole.w_uv)
     assert out.shape == (0, NUM_HEADS, VALUE)
     assert_same_bits(kv, before)
 
@@ -254,7 +260,7 @@ def test_large_scores_stay_finite(tiny: ModuleType) -> None:
     sequences = Sequences.random([33, 33])
     loud = dataclasses.replace(sequences, q_nope=[100 * q for q in sequences.q_nope])
     for is_decode in (True, False):
-        outs = loud.step(tiny, loud.pool([32, 32]), [32, 32], [1, 1], is_decode=is_decode)
+        outs = loud.step(tiny, loud.pool([32, 32]), [32, 32], [1, 1], is_prefill=not is_decode)
         for r, out in enumerate(outs):
             # Scores near 100 carry errors of 1e-5, and so do the weights.
             assert_close(out, loud.reference(r, slice(32, 33)), 1e-4)

@@ -35,10 +35,10 @@ def test_partial_factor_narrows_lightning_and_never_mla(
     with generated_package(lowered(*overrides, spec=folder / f"{spec}.yaml")) as package:
         model = package.model
         rope = model.rope_table(torch.tensor([3]), model.QK_ROPE_HEAD_DIM)
+        # Every pair of the MLA part turns: 1, 0 becomes cos, sin and no cosine of these is 1.
+        x = torch.tensor([1.0, 0.0]).repeat(model.QK_ROPE_HEAD_DIM // 2)[None, None]
+        turned = package.kernels.rope.rotate_pairs_ref(x, *rope)
     assert widths == (model.ROTARY_DIM, model.HEAD_DIM, model.QK_ROPE_HEAD_DIM)
-    # Every pair of the MLA part turns: 1, 0 becomes cos, sin and no cosine of these is 1.
-    x = torch.tensor([1.0, 0.0]).repeat(model.QK_ROPE_HEAD_DIM // 2)[None, None]
-    turned = model.rotate_pairs(x, rope)
     assert_close(turned[0, 0, ::2], rope[0][0, 0])
     assert_close(turned[0, 0, 1::2], rope[1][0, 0])
     assert rope[1].all()
@@ -64,7 +64,7 @@ def test_mla_turns_dimension_0_into_dimension_1(tiny: ModuleType) -> None:
     x[..., 0] = 1.0
     want = torch.zeros(1, 1, 32)
     want[..., 1] = 1.0
-    assert_close(tiny.model.rotate_pairs(x, quarter_turn()), want, 1e-6)
+    assert_close(tiny.kernels.rope.rotate_pairs_ref(x, *quarter_turn()), want, 1e-6)
 
 
 POSITIONS = st.lists(st.integers(0, 5000), min_size=1, max_size=4)
@@ -91,7 +91,7 @@ def test_mla_rotation_equals_the_reference_and_keeps_norms(
     model = tiny.model
     x = torch.randn(len(positions), 2, 32, generator=torch.Generator().manual_seed(seed))
     rope = model.rope_table(torch.tensor(positions), model.QK_ROPE_HEAD_DIM)
-    out = model.rotate_pairs(x, rope)
+    out = tiny.kernels.rope.rotate_pairs_ref(x, *rope)
     want = rotated(x, positions, model.ROPE_THETA, [(2 * i, 2 * i + 1) for i in range(16)])
     assert_close(out, want, 1e-3)
     assert_close(out.norm(dim=-1), x.norm(dim=-1))
@@ -110,7 +110,11 @@ def test_scores_depend_on_the_distance_alone(tiny: ModuleType) -> None:
 
     def score(of_q: int, of_k: int) -> torch.Tensor:
         tables = [model.rope_table(torch.tensor([place]), 32) for place in (of_q, of_k)]
-        return (model.rotate_pairs(q, tables[0]) * model.rotate_pairs(k, tables[1])).sum()
+        turned = (
+            tiny.kernels.rope.rotate_pairs_ref(x, *table)
+            for x, table in zip((q, k), tables, strict=True)
+        )
+        return math.prod(turned).sum()
 
     assert_close(score(109, 100), score(9, 0).double(), 1e-4)
 
@@ -123,8 +127,8 @@ def test_rotation_of_bfloat16_returns_what_the_next_step_takes() -> None:
         halves = model.rotate_halves(
             torch.ones(2, 4, 16, dtype=torch.bfloat16), model.rope_table(positions, 8)
         )
-        pairs = model.rotate_pairs(
-            torch.ones(2, 4, 8, dtype=torch.bfloat16), model.rope_table(positions, 8)
+        pairs = package.kernels.rope.rotate_pairs_ref(
+            torch.ones(2, 4, 8, dtype=torch.bfloat16), *model.rope_table(positions, 8)
         )
     assert halves.dtype == torch.float32
     assert pairs.dtype == torch.bfloat16

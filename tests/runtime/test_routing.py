@@ -240,7 +240,7 @@ def test_scaling_is_applied_once_and_never_to_the_shared_expert(
         shared = moe.shared_experts
         return_one(shared.gate_up_proj.weight.data, shared.down_proj.weight.data)
     moe.gate.expert_bias.data.copy_(torch.linspace(-1, 1, 12))
-    out = moe(torch.ones(3, 32), SimpleNamespace(is_decode=is_decode))
+    out = moe(torch.ones(3, 32), SimpleNamespace(batch=SimpleNamespace(is_prefill=not is_decode)))
     assert_close(out, torch.full((3, 32), want))
 
 
@@ -249,5 +249,5 @@ def test_input_of_the_experts_is_never_written(top_4_of_12: ModuleType, is_decod
     moe = fill_randomly(top_4_of_12.model.MoE())
     hidden = torch.randn(4, 32, generator=torch.Generator().manual_seed(2))
     before = hidden.clone()
-    moe(hidden, SimpleNamespace(is_decode=is_decode))
+    moe(hidden, SimpleNamespace(batch=SimpleNamespace(is_prefill=not is_decode)))
     assert torch.equal(hidden, before)

@@ -154,5 +154,5 @@ def test_nothing_scales_the_experts_or_the_shared_ones(
         gate_up[..., 0, 0] = 1.0
         gate_up[..., down.shape[-1], 0] = 1 / torch.nn.functional.silu(torch.tensor(1.0))
         down[..., :, 0] = 1.0
-    out = moe(torch.ones(3, 32), SimpleNamespace(is_decode=is_decode))
+    out = moe(torch.ones(3, 32), SimpleNamespace(batch=SimpleNamespace(is_prefill=not is_decode)))
     assert_close(out, torch.full((3, 32), 1 + routed))

@@ -24,7 +24,10 @@ SPECS = Path(__file__).parents[2] / "specs"
 PUBLISHED = sorted(path.stem for path in SPECS.glob("*.yaml"))
 MAX_LINE_LENGTH = 100
 # What only callers need: the tokenizer, the scheduler, a loader for several ranks.
-FOR_CALLERS = {"MAX_POSITION_EMBEDDINGS", "PAD_TOKEN_ID", "EOS_TOKEN_ID", "shard", "__all__"}
+FOR_CALLERS = {
+    *("MAX_POSITION_EMBEDDINGS", "PAD_TOKEN_ID", "EOS_TOKEN_ID", "BRANCHES_ANYWHERE"),
+    *("shard", "__all__"),
+}
 # Four layers with sums in another order; measured: up to 2e-5.
 TOLERANCE = 1e-4
 
@@ -61,6 +64,7 @@ def published(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     folder = tmp_path_factory.mktemp("package") / "published"
     folder.mkdir()
     for path, content in render(lowered(spec=SPECS / f"{request.param}.yaml"), "torch").items():
+        (folder / path).parent.mkdir(exist_ok=True)
         (folder / path).write_bytes(content)
     return folder
 
@@ -71,7 +75,7 @@ def assert_clean(folder: Path) -> None:
     command = [sys.executable, "-m", "ruff", "check", "--isolated", "--target-version=py311"]
     checked = subprocess.run([*command, *rules, folder], capture_output=True, text=True)
     assert checked.returncode == 0, checked.stdout
-    for path in sorted(folder.glob("*.py")):
+    for path in sorted(folder.rglob("*.py")):
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
             is_header = number <= 3 and line.startswith("#")
             assert len(line) <= MAX_LINE_LENGTH or is_header, f"{path.name}:{number}"
@@ -81,15 +85,15 @@ def assert_clean(folder: Path) -> None:
 def unused_names(folder: Path) -> list[str]:
     """What a module defines or imports at its top level and no module of the package reads."""
     defined, read = set(), set()
-    for path in folder.glob("*.py"):
+    for path in folder.rglob("*.py"):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         for node in tree.body:
             defined |= {(path.name, name) for name in names_made_by(node)}
         for node in ast.walk(tree):
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
                 read.add(node.id)
-            elif isinstance(node, ast.Assign) and path.name == "__init__.py":
-                read |= set(ast.literal_eval(node.value))  # __all__
+            elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+                read |= {"__all__", *ast.literal_eval(node.value)}
     return sorted(f"{file}: {name}" for file, name in defined if name not in read | FOR_CALLERS)
 
 
@@ -104,6 +108,11 @@ def names_made_by(node: ast.stmt) -> set[str]:
         for name in ast.walk(node)
         if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store)
     }
+
+
+def test_prefixes_branch_anywhere_if_and_only_if_no_layer_has_a_state(variant: Variant) -> None:
+    kinds = {layer.attention for layer in variant.ir.plan.layers}
+    assert variant.package.cache.BRANCHES_ANYWHERE is ("lightning" not in kinds)
 
 
 def test_package_of_a_small_model_is_clean(variant: Variant) -> None:

@@ -49,10 +49,11 @@ def test_a_generated_model_is_at_most_1200_lines():
     assert all(len(file.read_text().splitlines()) <= 1200 for file in models)
 
 
-def test_a_generated_package_imports_torch_safetensors_and_the_standard_library_alone():
+def test_a_generated_package_imports_torch_triton_safetensors_and_the_standard_library_alone():
     for file in GENERATED:
         is_plugin = file.relative_to(ROOT / "generated").parts[0].endswith("_sglang")
-        others = {"torch", "sglang", "transformers"} if is_plugin else {"torch", "safetensors"}
+        engine, own = {"torch", "sglang", "transformers"}, {"torch", "triton", "safetensors"}
+        others = engine if is_plugin else own
         allowed = {*sys.stdlib_module_names, *others}
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.Import):

@@ -47,7 +47,7 @@ SOURCE_CHANGES = {
     "query norm after the rotation": ("v2-gqa", "model.py", *NORM_AFTER_ROPE, GQA_ATTENTION),
     "query heads on the wrong key heads": (
         "v2-gqa",
-        "backend.py",
+        "kernels/gqa.py",
         "queries = q[start:end].float().unflatten(1, (keys.shape[1], -1))  # [t, G, H / G, K]",
         "queries = q[start:end].float().unflatten(1, (-1, keys.shape[1])).transpose(1, 2)",
         GQA_ATTENTION,

@@ -35,16 +35,16 @@ def test_a_wrong_value_in_the_config_shows(case, change, expected, capsys):
 SOURCE_CHANGES = {
     "rope by halves in MLA layers": (
         "bias-tiny",
-        "model.py",
+        "kernels/rope.py",
         "even, odd = x.float().unflatten(-1, (-1, 2)).unbind(-1)",
         "even, odd = x.float().chunk(2, dim=-1)",
         "main.layer.1.attn_out",
     ),
     "rope by pairs in lightning layers": (
         "bias-tiny",
-        "model.py",
+        "kernels/rope.py",
         "return torch.cat([left * cos - right * sin, right * cos + left * sin, rest], dim=-1)",
-        "return torch.cat([rotate_pairs(torch.cat([left, right], -1), rope), rest], dim=-1)",
+        "return torch.cat([rotate_pairs_ref(torch.cat([left, right], -1), *rope), rest], dim=-1)",
         "main.layer.0.attn_out",
     ),
     "epsilon of the inner norms": (
@@ -85,13 +85,13 @@ SOURCE_CHANGES = {
     "MTP: no final norm of its own": (
         "mtp",
         "model.py",
-        "return self.final_layernorm(hidden)",
-        "return hidden",
+        "return self.final_layernorm.add(self.mlp(normed, step), hidden)[0]",
+        "return self.final_layernorm.add(self.mlp(normed, step), hidden)[1]",
         "mtp.layer.4.out",
     ),
     "gate before norm": (
         "bias-tiny",
-        "model.py",
+        "kernels/lightning.py",
         "groups = x.float().unflatten",
         "groups = (x.float() * gate.float().sigmoid()).unflatten",
         "main.layer.0.attn_out",
@@ -99,15 +99,15 @@ SOURCE_CHANGES = {
     "initial state ignored": (
         "bias-tiny",
         "backend.py",
-        "has_initial_state=(computed > 0) & ~is_padding",
-        "has_initial_state=is_padding",
+        "has_initial_state = (batch.num_computed_tokens > 0) & ~layout.is_padding",
+        "has_initial_state = layout.is_padding",
         "decode.logits",
     ),
     "initial state never ignored": (
         "bias-tiny",
         "backend.py",
-        "has_initial_state=(computed > 0) & ~is_padding",
-        "has_initial_state=~is_padding",
+        "has_initial_state = (batch.num_computed_tokens > 0) & ~layout.is_padding",
+        "has_initial_state = ~layout.is_padding",
         "main.layer.0.attn_out",
     ),
 }

@@ -1,0 +1,48 @@
+"""Kernel tests run in Triton's interpreter, or on a card; nothing else runs them.
+
+Triton decides at import whether it interprets, so `test_in_interpreter.py` runs this folder in a
+process of its own with TRITON_INTERPRET=1. Elsewhere `test_*_kernels.py` are collected where there
+is a card, and carry the mark `gpu`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from lingen.ir import lower
+from lingen.spec import load_spec
+from lingen.verify.package import generated_package
+
+IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+TINY = Path(__file__).parents[1] / "specs" / "tiny.yaml"
+
+collect_ignore_glob = []
+if IS_INTERPRETED:
+    collect_ignore_glob = ["test_in_interpreter.py", "test_ahead_of_time*.py"]
+elif not torch.cuda.is_available():
+    collect_ignore_glob = ["test_*_kernels.py"]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if IS_INTERPRETED:
+        return
+    for item in items:
+        if item.path.parent == Path(__file__).parent and item.path.name.endswith("_kernels.py"):
+            item.add_marker(pytest.mark.gpu)
+
+
+@pytest.fixture(scope="session")
+def device() -> str:
+    return "cpu" if IS_INTERPRETED else "cuda"
+
+
+@pytest.fixture(scope="session")
+def kernels() -> Iterator[ModuleType]:
+    """The `kernels` folder of a small package with every kind of layer."""
+    with generated_package(lower(load_spec(TINY))) as package:
+        yield package.kernels
