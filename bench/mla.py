@@ -189,7 +189,7 @@ def median(calls: list[Callable[[], object]]) -> float:
         end.record()
         end.synchronize()
         times.append(start.elapsed_time(end) * 1000 / len(calls))
-    return statistics.median(times)
+    return round(statistics.median(times), 2)
 
 
 if __name__ == "__main__":

@@ -80,7 +80,7 @@ def steps(draw: st.DrawFn, most: int) -> tuple[list[int], list[int]]:
 @given(shape=SHAPES, step=steps(most=5), half=st.booleans(), seed=st.integers(0, 100))
 @example(shape=Shape(), step=([0, 0], [0, 0]), half=False, seed=0)
 @example(shape=Shape(), step=([1, 1], [0, 0]), half=False, seed=0)
-@example(shape=Shape(page_size=1), step=([3], [300]), half=False, seed=0)
+@example(shape=Shape(page_size=1), step=([3], [290]), half=False, seed=0)  # last split at 288
 def test_absorbed_attention_equals_the_reference(
     mla: ModuleType, device: str, dtypes: list, shape: Shape, step: tuple, half: bool, seed: int
 ) -> None:

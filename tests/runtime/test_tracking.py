@@ -20,7 +20,7 @@ def runner(request: pytest.FixtureRequest, tiny: ModuleType) -> Runner:
 
 
 def new_runner(package: ModuleType, name: str = "seg_la", num_tokens: int = 700) -> Runner:
-    return Runner(package, name, "replay", Inputs.random(num_tokens, num_heads=2), D)
+    return Runner(package, name, "replay", Inputs.random(num_tokens, 2, head_dim=16), D)
 
 
 def prefilled(runner: Runner, tokens: range) -> torch.Tensor:
