@@ -64,7 +64,7 @@ def published(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     folder = tmp_path_factory.mktemp("package") / "published"
     folder.mkdir()
     for path, content in render(lowered(spec=SPECS / f"{request.param}.yaml"), "torch").items():
-        (folder / path).parent.mkdir(exist_ok=True)
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_bytes(content)
     return folder
 
