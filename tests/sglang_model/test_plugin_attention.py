@@ -58,6 +58,7 @@ class Backend:
 
     def __init__(self, heads: int) -> None:
         self.linear_attn_backend = self
+        self.kv_cache_dtype_str, self.kv_cache_dtype = "auto", torch.float32
         self.tp_slope = [torch.zeros(heads, 1, 1) for _ in range(32)]
         pool = SimpleNamespace(temporal=torch.zeros(3, heads, 2, 2))
         self.req_to_token_pool = SimpleNamespace(mamba2_layer_cache=lambda layer: pool)
@@ -85,6 +86,33 @@ def test_heads_that_disagree_stop_the_first_step(flash, monkeypatch):
     assert str(caught.value) == (
         "ling-2.6-flash: layer 3 on attention-tp rank 1 of 4 has 8 query heads, 32 in the state "
         "pool, 8 slopes"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "passes"),
+    [
+        ("auto", torch.float8_e4m3fn, True),
+        ("float32", torch.float32, True),
+        ("bfloat16", torch.bfloat16, False),
+        ("fp8_e4m3", torch.float8_e4m3fn, False),
+    ],
+)
+def test_a_cache_dtype_that_queries_would_be_rounded_to_is_refused(
+    flash, monkeypatch, name, dtype, passes
+):
+    layer = lightning(flash, monkeypatch, 3, rank=0, size=4)
+    backend = Backend(8)
+    backend.kv_cache_dtype_str, backend.kv_cache_dtype = name, dtype
+    monkeypatch.setattr(flash.model, "get_attn_backend", lambda: backend)
+    if passes:
+        layer.bind_slopes()
+        return
+    with pytest.raises(RuntimeError) as caught:
+        layer.bind_slopes()
+    assert str(caught.value) == (
+        f"ling-2.6-flash: --kv-cache-dtype is '{name}', expected 'auto': lightning layers decode "
+        "with queries of that type, and the weights are torch.float32"
     )
 
 

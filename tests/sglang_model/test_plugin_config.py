@@ -52,6 +52,40 @@ def test_other_kernels_are_refused(flash):
         flash.model.check_config(published("ling-2.6-flash", linear_backend="minimax"))
 
 
+def serving(plugin, monkeypatch, exchange: str, dense: int | None) -> None:
+    """A server of 4 ranks with these arguments."""
+    a2a = SimpleNamespace(value=exchange, is_none=lambda: exchange == "none")
+    parallel = SimpleNamespace(moe_dense_tp_size=dense, tp_size=4)
+    monkeypatch.setattr(plugin.model, "get_moe_a2a_backend", lambda: a2a)
+    monkeypatch.setattr(plugin.model, "get_parallel", lambda: parallel)
+
+
+@pytest.mark.parametrize("dense", [None, 4])
+def test_a_server_that_splits_dense_layers_over_all_ranks_passes(plugin, monkeypatch, dense):
+    serving(plugin, monkeypatch, "none", dense)
+    plugin.model.check_server()
+
+
+@pytest.mark.parametrize(
+    ("exchange", "dense", "message"),
+    [
+        ("deepep", None, "--moe-a2a-backend is 'deepep', expected 'none'"),
+        ("none", 1, "--moe-dense-tp-size is 1, expected that of --tp-size, 4, or none"),
+    ],
+)
+def test_a_server_that_would_split_them_otherwise_builds_neither_model(
+    plugin, monkeypatch, exchange, dense, message
+):
+    serving(plugin, monkeypatch, exchange, dense)
+    for cls in (
+        plugin.model.BailingMoeV2_5ForCausalLM,
+        plugin.draft.BailingMoeForCausalLMNextN,
+    ):
+        config = published(plugin.ir.name, use_kda=False)
+        with pytest.raises(ValueError, match=f"{plugin.ir.name}: {message}"):
+            cls(config)
+
+
 @pytest.mark.parametrize(
     ("config", "is_ours"),
     [
