@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: build test test-long verify check clean
+.PHONY: build test test-long test-sglang verify check clean
 
 build: $(READY)
 	$(BIN)/lingen build --all
@@ -15,7 +15,15 @@ test: $(READY)
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 test-long: $(READY)
-	HYPOTHESIS_PROFILE=long $(BIN)/python -m pytest -n 2 --dist worksteal -m "long or not long"
+	HYPOTHESIS_PROFILE=long $(BIN)/python -m pytest -n 2 --dist worksteal -m "not sglang"
+	$(BIN)/python tests/sglang/environment.py
+	$(BIN)/python -m pytest tests/sglang -m sglang
+
+# The real engine on a CPU, one run at a time. The first time it installs 2.6 GB of packages, outside
+# of this folder: see CONTRIBUTING.md.
+test-sglang: $(READY)
+	$(BIN)/python tests/sglang/environment.py
+	$(BIN)/python -m pytest tests/sglang -m "sglang and not long"
 
 # ling3-kda is recorded for a kind of attention that is not supported yet.
 verify: $(READY)

@@ -126,14 +126,14 @@ def around(count: int) -> dict[str, float]:
     eps = model.RMS_NORM_EPS
     write = (compressed, weight[:RANK], eps, q[..., NOPE:], *angles, kv, rows)
     return {
-        "write": median([lambda: mla.mla_write(*write)]),
-        "norm": median([lambda: norm.rms_norm(hidden, weight, eps)]),
-        "add and norm": median([lambda: norm.add_rms_norm(hidden, residual, weight, eps)]),
+        "write": median([lambda: mla.mla_write(*write)] * 20),
+        "norm": median([lambda: norm.rms_norm(hidden, weight, eps)] * 20),
+        "add and norm": median([lambda: norm.add_rms_norm(hidden, residual, weight, eps)] * 20),
     }
 
 
 def attention(q_latent: Tensor, call: dict, max_query_len: int) -> Tensor:
-    paged = ("q_rope", "kv", "page_table", "query_start_loc", "token_to_req", "seq_lens", "scale")
+    paged = ("q_rope", "kv", "page_table", "query_start_loc", "seq_lens", "scale")
     arguments = [call[name] for name in paged]
     return mla.mla_latent_attention(q_latent, *arguments, max_query_len)
 
@@ -189,7 +189,7 @@ def median(calls: list[Callable[[], object]]) -> float:
         end.record()
         end.synchronize()
         times.append(start.elapsed_time(end) * 1000 / len(calls))
-    return statistics.median(times)
+    return round(statistics.median(times), 2)
 
 
 if __name__ == "__main__":

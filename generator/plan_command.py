@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from lingen.errors import LingenError
+
+if TYPE_CHECKING:
+    from lingen.ir.types import ModelIR
+    from lingen.planner import DoesNotFit
+    from lingen.sizing.request import Asked, Request
 
 Text = str | None
 Number = int | None
@@ -74,7 +79,10 @@ def plan(
     from lingen.sizing.request import Asked, read_request
     from lingen.spec import load_spec
 
-    ir = lower(load_spec(find_specs([spec], False)[0]))
+    try:
+        ir = lower(load_spec(find_specs([spec], False)[0]))
+    except LingenError as error:
+        raise LingenError(str(error).removesuffix("Nothing was written.").rstrip()) from None
     asked = Asked(
         cache_gib, cache_bytes, device, weights, mem_fraction, context_len, tp, dp, pp,
         max_running_requests, max_state_slots, draft_tokens, verify_states, ratio, page_size,
@@ -89,6 +97,9 @@ def plan(
         from lingen.sizing.sweep import sweep, sweep_json, sweep_text
 
         points = sweep(ir, asked, sweep_knob)
+        first = points[0]
+        if first.refusal is not None and not any(point.plan for point in points):
+            raise _refused(ir, first.asked, first.request, first.refusal, as_json)
         if svg is not None:
             from lingen.pictures import write_picture
             from lingen.sizing.picture import sweep_picture
@@ -101,15 +112,23 @@ def plan(
     try:
         found = request.plan()
     except DoesNotFit as refusal:
-        from lingen.sizing.remedies import card_remedies
-
-        remedies = card_remedies(ir, asked, refusal)
-        if not as_json:
-            raise LingenError(output.refusal_text(request, refusal, remedies)) from None
-        print(output.refusal_json(request, refusal, remedies))
-        raise typer.Exit(2) from None
+        raise _refused(ir, asked, request, refusal, as_json) from None
     if as_json:
         print(output.plan_json(request, found))
         return
     color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     print(output.plan_text(request, found, color), end="")
+
+
+def _refused(
+    ir: ModelIR, asked: Asked, request: Request, refusal: DoesNotFit, as_json: bool
+) -> Exception:
+    """What ends the command, exit code 2: a text for people; JSON is printed here."""
+    from lingen.sizing.output import refusal_json, refusal_text
+    from lingen.sizing.remedies import card_remedies
+
+    remedies = card_remedies(ir, asked, refusal)
+    if not as_json:
+        return LingenError(refusal_text(request, refusal, remedies))
+    print(refusal_json(request, refusal, remedies))
+    return typer.Exit(2)

@@ -9,10 +9,12 @@ import io
 import json
 from collections.abc import Iterator
 
+from lingen.errors import Position
 from lingen.ir.lower import lower
 from lingen.ir.plan import Layer
+from lingen.ir.tables import TunedTable
 from lingen.ir.types import ModelIR
-from lingen.spec.dump import dump_yaml
+from lingen.spec.dump import ITEM, dump_yaml
 from lingen.spec.model import ModelSpec
 from lingen.spec.nodes import escaped
 
@@ -125,11 +127,18 @@ def _layer_json(layer: Layer) -> dict[str, object]:
 def resolved_yaml(spec: ModelSpec) -> str:
     """The merged spec as YAML, each value followed by a comment with its file and line."""
     keys = (key for key, _ in _leaves(spec.as_tree(), ""))
+    entries = (texts.position for texts in spec.table_texts)
+    texts = dump_yaml(spec.as_tree()).splitlines()
     lines = []
-    for line in dump_yaml(spec.as_tree()).splitlines():
-        # A value that ends in a colon would be in quotes, so this is a section.
-        is_section = line.endswith(":")
-        lines.append(line if is_section else f"{line}  # {_place(spec, next(keys))}")
+    for line, following in zip(texts, [*texts[1:], ""], strict=True):
+        # A value that ends in a colon would be in quotes, so this is a section or a list's key.
+        if line.endswith(":"):
+            lines.append(line)
+            if _is_item(following):
+                next(keys)
+        else:
+            place = next(entries) if _is_item(line) else spec.origin(next(keys))
+            lines.append(f"{line}  # {_place(place)}")
     return "\n".join(lines) + "\n"
 
 
@@ -149,14 +158,19 @@ def _leaves(tree: dict[str, object], prefix: str) -> Iterator[tuple[str, object]
             yield f"{prefix}{key}", value
 
 
-def _place(spec: ModelSpec, key: str) -> str:
-    place = spec.origin(key)
+def _is_item(line: str) -> bool:
+    """Whether a dumped line is a mapping in a list."""
+    return line.lstrip().startswith(ITEM.lstrip())
+
+
+def _place(place: Position) -> str:
     return escaped(f"{place.file}:{place.line}")
 
 
 def explain_text(ir: ModelIR, color: bool) -> str:
     """The report for people: at most WIDTH columns, and nothing is lost without colour."""
     sections = [_model_rows(ir), _parameter_rows(ir), _cache_rows(ir), _attention_rows(ir)]
+    sections += [_table_rows(ir)] if ir.moe else []
     texts = [table(list(rows), color) for rows in sections]
     strip = "".join(f"  {line}\n" for line in layer_strip(ir).splitlines())
     return "\n".join([texts[0] + strip, *texts[1:]])
@@ -230,9 +244,32 @@ def byte_text(count: int) -> str:
 def _attention_rows(ir: ModelIR) -> Iterator[tuple[str, str]]:
     yield from _rotary_rows(ir)
     if ir.lightning:
-        place = _place(ir.spec, DECAY_OFFSET)
+        place = _place(ir.spec.origin(DECAY_OFFSET))
         yield "decay layer_offset", f"{ir.lightning.decay.layer_offset} ({place})"
         yield "lightning backend", ir.lightning.backend
+
+
+def _table_rows(ir: ModelIR) -> Iterator[tuple[str, str]]:
+    """One row for each up table; its `_down` table is said beside it."""
+    tables = [table for table in ir.tables if not table.is_down]
+    plural = "" if len(tables) == 1 else "s"
+    yield "expert kernels", f"{len(tables) or 'no'} tuned table{plural}"
+    for table in tables:
+        yield f"  {table.device}", table_text(table)
+
+
+def table_text(table: TunedTable) -> str:
+    """`fp8_w8a8 [128, 128], N 512 (tp 2), triton 3.5.1`"""
+    dtype = f"{table.dtype} {list(table.block_shape)}" if table.block_shape else table.dtype
+    sizes = ", ".join(str(size) for size in table.tp)
+    parts = [f"{dtype}, N {table.width} (tp {sizes})", f"triton {table.triton}"]
+    if table.is_alias:
+        parts.append(f"tuned on {table.tuned_on}")
+    if len(table.targets) == 1:
+        parts.append(f"{table.targets[0]} only")
+    if not table.has_down:
+        parts.append("no _down table: up's rows serve both")
+    return ", ".join(parts)
 
 
 def _rotary_rows(ir: ModelIR) -> Iterator[tuple[str, str]]:

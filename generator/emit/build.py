@@ -100,15 +100,15 @@ def _render(request: Request) -> _Rendered:
             name = target.package_name(ir)
             _refuse_duplicate(owners, name, path)
             rendered.produced.add(name)
-        if only and only not in targets:
-            if request.all_specs:
-                continue
+        if only and only not in targets and request.all_specs:
+            continue
+        for target in [only] if only else targets:
             try:
-                refuse_target(ir.spec, only.name)
+                refuse_target(ir.spec, target.name, target in targets)
             except SpecError as error:
                 rendered.failures.append(error)
-                continue
-        jobs += [(path, ir, target) for target in ([only] if only else targets)]
+            else:
+                jobs.append((path, ir, target))
     if only and not jobs and not rendered.failures:
         raise LingenError(f"{only.name}: no spec lists this target\nNothing was written.")
     results = render_all([(ir, target) for _, ir, target in jobs])
@@ -122,9 +122,12 @@ def _render(request: Request) -> _Rendered:
 
 def _lowered(path: Path) -> Any:
     from lingen.ir import lower
+    from lingen.ir.tables import refuse_useless_tables
     from lingen.spec import load_spec
 
-    return lower(load_spec(path))
+    spec = load_spec(path)
+    refuse_useless_tables(spec)
+    return lower(spec)
 
 
 def _named(error: LingenError, path: Path) -> LingenError:

@@ -44,13 +44,19 @@ class RecordedManifest:
         return self.content == self.found
 
 
-def make_manifest(ir: Any, target: str, origins: Sequence[FileOrigin]) -> bytes:
-    """The manifest of a package. It lists every file but itself."""
+def make_manifest(
+    ir: Any, target: str, origins: Sequence[FileOrigin], tuned: Sequence[dict[str, Any]] = ()
+) -> bytes:
+    """The manifest of a package. It lists every file but itself.
+
+    `tuned`: what is to be said of those files that are tuned tables; their hashes are added.
+    """
+    hashes = {origin.path: hashlib.sha256(origin.data).hexdigest() for origin in origins}
     facts = {
         "architecture": ir.summary(),
         "files": {
             origin.path: {
-                "sha256": hashlib.sha256(origin.data).hexdigest(),
+                "sha256": hashes[origin.path],
                 "templates": list(origin.templates),
             }
             for origin in origins
@@ -65,7 +71,7 @@ def make_manifest(ir: Any, target: str, origins: Sequence[FileOrigin]) -> bytes:
             "resolved_sha256": ir.spec.resolved_hash,
         },
         "target": target,
-        "tuned": [],
+        "tuned": [{**table, "sha256": hashes[table["file"]]} for table in tuned],
         "weight_map_sha256": ir.weight_map_digest,
     }
     return stamped(facts, _INDENT)

@@ -20,6 +20,7 @@ from lingen.emit.templates import ReadTemplate, RenderError, TemplateSet, shippe
 from lingen.errors import LingenError
 from lingen.ir.provenance import spec_keys
 from lingen.targets import Target, target_named
+from lingen.targets.tuned import tuned_files
 
 Files = dict[str, bytes]
 """The files of one package by their path inside it, sorted by path."""
@@ -116,9 +117,12 @@ def _finished_or_error(
         files[draft.path] = with_header(body, ir.spec.header_name) if has_header else body
         lines[draft.path] = [*([None] if has_header else []), *align(draft.pieces, text)]
     files[TRACE] = make_sidecar(ir.spec, lines, files, keys_of)
+    data = tuned_files(target, ir)
+    files |= {file.path: file.data for file in data}
     origins = [FileOrigin(d.path, files[d.path], d.templates) for d in drafts]
-    origins.append(FileOrigin(TRACE, files[TRACE], ()))
-    files[MANIFEST] = make_manifest(ir, target.name, origins)
+    origins += [FileOrigin(path, files[path], ()) for path in (TRACE, *(f.path for f in data))]
+    tuned = [{"file": file.path, **file.facts} for file in data]
+    files[MANIFEST] = make_manifest(ir, target.name, origins, tuned)
     return dict(sorted(files.items()))
 
 

@@ -11,6 +11,7 @@ from lingen.ir.parts import Gqa, Lightning, Mla, Moe, Mtp
 from lingen.ir.plan import LayerPlan
 from lingen.ir.rope import lower_rope, rotary_dim
 from lingen.ir.sglang import lower_sglang
+from lingen.ir.tables import lower_tables
 from lingen.ir.types import Dimensions, ModelIR, Parallel
 from lingen.ir.weight_map import WeightMap
 from lingen.ir.weights import computed_weights, lower_weights, weight_map_digest
@@ -59,6 +60,7 @@ def lower(spec: ModelSpec) -> ModelIR:
         ),
         parameters=count_parameters(groups, moe),
         parallel=Parallel(spec.parallel.tp, spec.parallel.pp, spec.parallel.ep),
+        tables=lower_tables(spec),
         targets=spec.targets,
         sglang=lower_sglang(spec, package, mtp is not None),
         spec=spec,

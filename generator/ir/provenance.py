@@ -34,6 +34,13 @@ _MLA = "attention.mla."
 _GQA = "attention.gqa."
 _YARN = "model.rope_scaling."
 
+_TABLES = "kernels.moe.tables"
+_TABLE_FACTS = (
+    *("entry", "folder", "name", "path", "origin", "device", "tuned_on", "is_alias", "num_experts"),
+    *("width", "dtype", "block_shape", "per_channel_quant", "triton", "source", "targets"),
+    *("index", "is_down", "has_down", "sha256"),
+)
+
 _PLAN: Keys = (_GROUP_SIZE, _TAIL, _LAYERS)
 _HAS_KV: Keys = (*_PLAN, _MTP)
 _GROUPS: Keys = (_LAYERS, _GROUP_SIZE)
@@ -192,6 +199,15 @@ _ROWS: dict[str, Keys] = {
     "moe.is_softmax": (_SCORE,),
     "moe.router_kind": (_SCORE,),
     "moe.normalizes_weights": ("moe.renormalize", "moe.num_experts_per_tok"),
+    "has_tables": (_TABLES,),
+    "tables": (_TABLES,),
+    "tables[*]": (_TABLES,),
+    **{f"tables[*].{name}": (_TABLES,) for name in _TABLE_FACTS},
+    "tables[*].tp": (
+        *(_TABLES, "moe.num_experts", "moe.moe_intermediate_size"),
+        *("parallel.tp", "parallel.ep"),
+    ),
+    "lookup_source": (),
     # Caches
     "cache.num_state_layers": _PLAN,
     "cache.num_kv_layers": _PLAN,

@@ -11,9 +11,12 @@ from dataclasses import dataclass
 from lingen.ir.parts import Cache, Gqa, Lightning, Mla, Moe, Mtp, Rope
 from lingen.ir.plan import LayerPlan
 from lingen.ir.sglang import SGLang
+from lingen.ir.tables import TunedTable
 from lingen.ir.weight_map import ParameterCounts, WeightMap
 from lingen.planner.source import planner_source
 from lingen.spec.model import ModelSpec
+from lingen.tuned.names import moe_shape
+from lingen.tuned.source import lookup_source
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,7 @@ class ModelIR:
     weights: WeightMap
     parameters: ParameterCounts
     parallel: Parallel
+    tables: tuple[TunedTable, ...]
     targets: tuple[str, ...]
     sglang: SGLang | None
     spec: ModelSpec = dataclasses.field(repr=False)
@@ -70,6 +74,20 @@ class ModelIR:
     def planner_source(self) -> str:
         """The cache planner that the package carries: the very text that `lingen plan` runs."""
         return planner_source()
+
+    @property
+    def lookup_source(self) -> str:
+        """The lookup of tuned tables that the package carries: the text that the rules run."""
+        return lookup_source()
+
+    @property
+    def has_tables(self) -> bool:
+        """Whether the torch package has tuned tables of its experts."""
+        return any("torch" in table.targets for table in self.tables)
+
+    def moe_shape(self, tp: int, ep: int = 1) -> tuple[int, int]:
+        """(E, N) of the experts' down weight [E, hidden, N] on one rank."""
+        return moe_shape(self.moe.num_experts, self.moe.moe_intermediate_size, tp, ep)
 
     @property
     def has_kv(self) -> bool:

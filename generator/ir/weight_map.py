@@ -6,6 +6,13 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from lingen.ir.engine_params import (
+    engine_layers,
+    engine_param,
+    engine_shard,
+    is_in_decoder_layer,
+)
+
 LayerSet = Literal["model", "all", "lightning", "mla", "gqa", "dense", "moe", "draft"]
 
 
@@ -50,6 +57,29 @@ class Weight:
         return self.parts > 1
 
     @property
+    def engine_param(self) -> str:
+        """The parameter of SGLang's layer that it fills."""
+        return engine_param(self.name)
+
+    @property
+    def engine_shard(self) -> int | str | None:
+        """What that parameter's loader is told."""
+        return engine_shard(self.name)
+
+    @property
+    def has_engine_shard(self) -> bool:
+        return self.engine_shard is not None
+
+    @property
+    def is_renamed_by_engine(self) -> bool:
+        return self.engine_param != self.name
+
+    @property
+    def is_beside_decoder(self) -> bool:
+        """Of an MTP layer: whether it is outside of the decoder layer in it."""
+        return not is_in_decoder_layer(self.name)
+
+    @property
     def num_parameters(self) -> int:
         """In one layer, over all experts."""
         return math.prod(self.shape) * max(1, self.num_experts)
@@ -72,6 +102,11 @@ class WeightGroup:
     @property
     def is_draft(self) -> bool:
         return self.layer_set == "draft"
+
+    @property
+    def engine_layers(self) -> str:
+        """Its layers, as an expression in the module for SGLang."""
+        return engine_layers(self.layer_set)
 
     @property
     def num_parameters(self) -> int:

@@ -190,9 +190,25 @@ def _warnings(options: Options, slots: int, rho: int, binds: str, requests: int)
             sized = f"ratio {options.ratio}" if options.rule == "ratio" else options.rule
             why = f"{sized} gives {slots} state slots, and a request holds {rho}"
         found.append(f"{whole}, {requests} fit; {binds} bind: {why}")
+    found += _shares(options, slots, requests)
     if options.max_state_slots is not None:
         found.append(
             f"ratio {options.ratio} was not used: max_state_slots"
             f" {options.max_state_slots} sized the state pool"
         )
     return tuple(found)
+
+
+def _shares(options: Options, slots: int, requests: int) -> list[str]:
+    """Counts that the replicas cannot share evenly: what was asked, and what is there in all."""
+    dp, found = options.dp, []
+    for name, asked, each, done in (
+        ("max_running_requests", options.max_running_requests, requests, "served"),
+        ("max_state_slots", options.max_state_slots, slots, "there"),
+    ):
+        if asked is not None and asked % dp:
+            found.append(
+                f"{name} {asked} is no multiple of dp {dp}: {asked} asked,"
+                f" {each * dp} are {done}, {each} on each replica"
+            )
+    return found

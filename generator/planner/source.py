@@ -14,10 +14,10 @@ def planner_source() -> str:
     texts = [
         resources.files("lingen.planner").joinpath(name).read_text("utf-8") for name in _MODULES
     ]
-    return "\n\n".join(_body(text) for text in texts)
+    return "\n\n".join(module_body(text) for text in texts)
 
 
-def _body(text: str) -> str:
+def module_body(text: str) -> str:
     """The source behind the last import of a module."""
     imports = [
         node.end_lineno or 0

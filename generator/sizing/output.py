@@ -102,7 +102,7 @@ def plan_text(request: Request, plan: Plan, color: bool) -> str:
     ]
     if request.compat:
         texts.append(_compat_text(request, plan))
-    warnings = [f"warning: {text}" for text in _warnings(request, plan)]
+    warnings = [f"warning: {text}" for text in warnings_of(request, plan)]
     if warnings:
         texts.append("\n".join(warnings) + "\n")
     return "\n".join(texts)
@@ -143,7 +143,8 @@ def _count_rows(request: Request, plan: Plan) -> Iterator[tuple[str, str]]:
     yield "requests bound by", plan.binds
 
 
-def _warnings(request: Request, plan: Plan) -> Iterator[str]:
+def warnings_of(request: Request, plan: Plan) -> Iterator[str]:
+    """The plan's own, and one where no request of the asked context length fits."""
     yield from plan.warnings
     if request.context_len is not None and not requests_at(plan, request.context_len):
         yield f"no request of {request.context_len:,} tokens fits: there are {plan.kv_tokens:,}"

@@ -22,6 +22,7 @@ MAX_DRAFT_TOKENS = 32
 LARGEST = 2**63 - 1
 _DECIMAL = re.compile(r"([0-9]{1,12}(\.[0-9]{0,12})?|\.[0-9]{1,12})([eE][+-]?[0-9]{1,2})?")
 _DECIMAL_LIMIT = 10**12
+_TOO_LONG = re.compile(r"0*[1-9][0-9]{12,}(\.[0-9]*)?")
 _SOURCES = "one of --cache-gib X, --cache-bytes N and --device NAME"
 
 
@@ -95,6 +96,13 @@ def read_request(ir: ModelIR, asked: Asked) -> Request:
         expected = why_not(ir, value)
         if expected:
             raise refuse(option, value, f"{ir.name} cannot be split so", expected)
+    for option, value, key, declared in (
+        ("--tp", asked.tp, "parallel.tp", ir.parallel.tp),
+        ("--pp", asked.pp, "parallel.pp", ir.parallel.pp),
+    ):
+        if value not in declared:
+            sizes = ", ".join(map(str, declared))
+            raise refuse(option, value, f"{ir.name} does not declare it in {key}", sizes)
     cache = ir.cache
     drafts = cache.num_draft_tokens if asked.draft_tokens is None else asked.draft_tokens
     if drafts and ir.mtp is None:
@@ -154,7 +162,9 @@ def _check_counts(asked: Asked) -> None:
 
 def _choice(option: str, value: str, choices: tuple[str, ...]) -> str:
     if value not in choices:
-        raise refuse(option, value, "unknown", ", ".join(choices))
+        lower = value.lower()
+        wrong = f"unknown; {lower} is in lower case" if lower in choices else "unknown"
+        raise refuse(option, value, wrong, ", ".join(choices))
     return value
 
 
@@ -174,11 +184,12 @@ def _card(ir: ModelIR, asked: Asked, drafts: bool) -> Card | None:
                 raise LingenError(f"{option} {value}: belongs to --device, which is not given")
         return None
     name = _choice("--device", asked.device, tuple(GPU_MIB))
-    for option, value in needs.items():
-        if value is None:
-            raise LingenError(
-                f"--device {name}: {option} is missing\n  expected  {option} beside it"
-            )
+    missing = " and ".join(option for option, value in needs.items() if value is None)
+    if missing:
+        verb = "are" if " and " in missing else "is"
+        raise LingenError(
+            f"--device {name}: {missing} {verb} missing\n  expected  {missing} beside it"
+        )
     weight_format = _choice("--weights", asked.weights or "", WEIGHT_FORMATS)
     if weight_format == "fp8" and not ir.weights.has_fp8:
         raise refuse("--weights", "fp8", f"{ir.name} has no fp8 checkpoint", "bf16")
@@ -207,6 +218,8 @@ def _budget(asked: Asked, card: Card | None) -> int:
     if asked.cache_bytes is not None:
         return asked.cache_bytes
     text = asked.cache_gib or ""
+    if _TOO_LONG.fullmatch(text):
+        raise refuse("--cache-gib", text, "too large", f"at most {LARGEST} bytes")
     if not _positive(text):
         raise refuse("--cache-gib", text, "not a positive decimal", "GiB per GPU, as 8 or 12.5")
     budget = Fraction(text) * (1 << 30) // 1

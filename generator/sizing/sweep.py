@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 
 from lingen.ir.types import ModelIR
 from lingen.planner import DoesNotFit, Plan, slots_per_request
-from lingen.sizing.output import aligned, requests_at
+from lingen.sizing.output import aligned, requests_at, warnings_of
 from lingen.sizing.request import Asked, Request, read_request, refuse
 
 _DOUBLING = tuple(2**power for power in range(10))
@@ -16,11 +16,13 @@ KNOBS = ("cache-bytes", "draft-tokens", "max-running-requests", "max-state-slots
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One value of the knob, and its plan; None where not one request fits."""
+    """One value of the knob, and its plan; where not one request fits, the refusal instead."""
 
     value: int | str
+    asked: Asked
     request: Request
     plan: Plan | None
+    refusal: DoesNotFit | None = None
 
 
 def sweep(ir: ModelIR, asked: Asked, knob: str) -> tuple[Point, ...]:
@@ -40,14 +42,23 @@ def sweep(ir: ModelIR, asked: Asked, knob: str) -> tuple[Point, ...]:
         if knob == "cache-bytes":
             options = replace(request.options, budget_bytes=value)
             at_value = replace(request, options=options)
+            asked_so = _only_bytes(asked, value)
         else:
             # Read anew: the weights on a card depend on drafts.
-            at_value = read_request(ir, replace(asked, **{field: value}))
+            asked_so = replace(asked, **{field: value})
+            at_value = read_request(ir, asked_so)
         try:
-            points.append(Point(value, at_value, at_value.plan()))
-        except DoesNotFit:
-            points.append(Point(value, at_value, None))
+            points.append(Point(value, asked_so, at_value, at_value.plan()))
+        except DoesNotFit as refusal:
+            points.append(Point(value, asked_so, at_value, None, refusal))
     return tuple(points)
+
+
+def _only_bytes(asked: Asked, budget: int) -> Asked:
+    """The same question about a given budget, whatever card or GiB it came from."""
+    return replace(
+        asked, cache_gib=None, cache_bytes=budget, device=None, weights=None, mem_fraction=None
+    )
 
 
 def _values(request: Request, knob: str) -> tuple[int | str, ...]:
@@ -65,13 +76,22 @@ def _values(request: Request, knob: str) -> tuple[int | str, ...]:
 
 
 def sweep_text(knob: str, points: tuple[Point, ...]) -> str:
-    """A table, a line per value; columns for a context length and for other engines if asked."""
+    """A table, a line per value; columns for a context length and for other engines if asked.
+
+    The warnings of its plans follow, each once.
+    """
     asked = points[0].request
     header = [knob, "slots", "requests", "draft rows", "KV tokens", "tokens each"]
     if asked.context_len is not None:
         header.append(f"of {asked.context_len:,} tokens")
     header += [f"{name} requests" for name in asked.compat]
-    return aligned([tuple(header), *(_cells(point) for point in points)])
+    texts = [aligned([tuple(header), *(_cells(point) for point in points)])]
+    found = [
+        text for point in points if point.plan for text in warnings_of(point.request, point.plan)
+    ]
+    if found:
+        texts.append("\n".join(f"warning: {text}" for text in dict.fromkeys(found)))
+    return "\n\n".join(texts)
 
 
 def _cells(point: Point) -> tuple[str, ...]:
@@ -92,7 +112,7 @@ def _cells(point: Point) -> tuple[str, ...]:
 
 
 def sweep_json(knob: str, points: tuple[Point, ...]) -> str:
-    """`{"sweep": knob, "points": [{"value", counts…}]}`; counts are null where nothing fits.
+    """`{"sweep": knob, "points": [{"value", counts…, "warnings"}]}`; no fit: counts are null.
 
     `requests_at_context_len` and `compat` follow if asked, as a single plan has them.
     """
@@ -103,6 +123,7 @@ def sweep_json(knob: str, points: tuple[Point, ...]) -> str:
         value = float(point.value) if isinstance(point.value, str) else point.value
         entry: dict[str, object] = {"value": value}
         entry |= {key: getattr(plan, key) if plan else None for key in keys}
+        entry["warnings"] = list(plan.warnings) if plan else []
         if request.context_len is not None:
             fit = requests_at(plan, request.context_len) if plan else None
             entry["requests_at_context_len"] = fit

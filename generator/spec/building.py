@@ -21,6 +21,7 @@ from .model import (
     Model,
     ModelSpec,
     Moe,
+    MoeKernels,
     Mtp,
     Parallel,
     Pattern,
@@ -29,6 +30,7 @@ from .model import (
     SGLang,
     Speculative,
 )
+from .table_entry import MoeTable, TableText
 
 _SECTIONS: dict[str, type] = {
     "Model": Model,
@@ -47,6 +49,8 @@ _SECTIONS: dict[str, type] = {
     "Quantization": Quantization,
     "Kernels": Kernels,
     "LightningKernels": LightningKernels,
+    "MoeKernels": MoeKernels,
+    "MoeTable": MoeTable,
     "Parallel": Parallel,
     "SGLang": SGLang,
 }
@@ -57,17 +61,20 @@ def build_spec(
     file: str,
     sources: tuple[str, ...],
     origins: Mapping[str, Position],
+    table_texts: tuple[TableText, ...] = (),
 ) -> ModelSpec:
     """A ModelSpec from a complete and valid tree; numbers of float keys become floats."""
     sections = _section_values(ModelSpec, tree)
-    return ModelSpec(**sections, file=file, sources=sources, origins=origins)
+    return ModelSpec(
+        **sections, file=file, sources=sources, origins=origins, table_texts=table_texts
+    )
 
 
 def _section_values(section: type, tree: Mapping[str, object]) -> dict[str, object]:
     return {
         part.name: _typed(part.type, tree.get(part.name))
         for part in fields(section)
-        if part.name not in PROVENANCE
+        if section is not ModelSpec or part.name not in PROVENANCE
     }
 
 
@@ -81,4 +88,7 @@ def _typed(annotation: str, value: object) -> object:
         return section(**_section_values(section, value))
     if annotation == "float":
         return float(value)
+    item = annotation.removeprefix("tuple[").removesuffix(", ...]")
+    if item in _SECTIONS:
+        return tuple(_SECTIONS[item](**_section_values(_SECTIONS[item], each)) for each in value)
     return tuple(value) if isinstance(value, list) else value

@@ -12,9 +12,14 @@ from .scalars import MAX_NUMBER_CHARACTERS, needs_quotes
 
 Tree = Mapping[str, object]
 
+ITEM = "  - "
+"""What a line of a list of mappings starts with, behind its key's indentation."""
+
 
 def dump_yaml(tree: Tree, comments: Mapping[str, str] | None = None) -> str:
     """A spec's text: two spaces of indentation, keys in the tree's order, lists on one line.
+
+    A list of mappings has a line for each of them.
 
     `comments` maps dotted keys to text put on lines of its own above the key.
 
@@ -38,8 +43,15 @@ def _dump_mapping(
         if isinstance(value, Mapping) and value:
             lines.append(f"{indent}{_string(key)}:")
             _dump_mapping(value, f"{dotted}.", depth + 1, comments, lines)
+        elif is_list_of_mappings(value):
+            lines.append(f"{indent}{_string(key)}:")
+            lines.extend(f"{indent}{ITEM}{flow(item)}" for item in value)
         else:
             lines.append(f"{indent}{_string(key)}: {flow(value)}")
+
+
+def is_list_of_mappings(value: object) -> bool:
+    return isinstance(value, (list, tuple)) and any(isinstance(item, Mapping) for item in value)
 
 
 def flow(value: object) -> str:

@@ -16,12 +16,13 @@ from .building import build_spec
 from .extends import Layer, merge, read_chain
 from .missing import missing_keys
 from .model import ModelSpec
-from .nodes import leaves, plain
+from .nodes import origins, plain
 from .overrides import DISPLAY, parse_overrides
 from .rules import check_rules
 from .schema import check_tree
 from .sections import misplaced_sections
 from .source import Unreadable, read_file, shown_path
+from .tables import read_tables
 
 
 def load_spec(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> ModelSpec:
@@ -67,9 +68,11 @@ def _load(text: str, display: str, path: Path | None, overrides: Sequence[str]) 
             *check_rules(merged, display),
         ]
     )
-    origins = {key: node.position for key, node in sorted(leaves(merged))}
+    table_texts, table_problems = read_tables(merged, chain.layers)
+    _raise_if_any(table_problems)
+    places = dict(sorted(origins(merged)))
     sources = tuple(layer.display for layer in chain.layers)
-    return build_spec(plain(merged), display, sources, origins)
+    return build_spec(plain(merged), display, sources, places, table_texts)
 
 
 def _raise_if_any(problems: list[Problem]) -> None:

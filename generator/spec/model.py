@@ -13,7 +13,10 @@ from dataclasses import dataclass, field, fields, is_dataclass
 
 from lingen.errors import Position
 
-Value = str | int | float | bool | tuple[str | int | float | bool, ...] | None
+from .table_entry import MoeTable, TableText, plain_items
+
+Scalar = str | int | float | bool
+Value = Scalar | tuple[Scalar | dict[str, object], ...] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +165,14 @@ class LightningKernels:
 
 
 @dataclass(frozen=True, slots=True)
+class MoeKernels:
+    tables: tuple[MoeTable, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Kernels:
-    lightning: LightningKernels
+    lightning: LightningKernels | None
+    moe: MoeKernels
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +198,7 @@ class ModelSpec:
         file: the spec's path as the user gave it.
         sources: display paths of all files that were read, the spec first, then its parents.
         origins: where each dotted key got its value; file `--set` for a value of the command line.
+        table_texts: the files of `kernels.moe.tables`, in that order.
     """
 
     model: Model
@@ -198,13 +208,14 @@ class ModelSpec:
     mtp: Mtp
     cache: Cache
     quantization: Quantization
-    kernels: Kernels | None
+    kernels: Kernels
     parallel: Parallel
     sglang: SGLang | None
     targets: tuple[str, ...]
     file: str = field(compare=False)
     sources: tuple[str, ...] = field(compare=False)
     origins: Mapping[str, Position] = field(compare=False, repr=False)
+    table_texts: tuple[TableText, ...] = field(default=(), compare=False, repr=False)
 
     def origin(self, key: str) -> Position:
         """Where the value of a dotted key stands. KeyError for a section or an unknown key."""
@@ -231,9 +242,9 @@ class ModelSpec:
 
 
 _CONDITIONAL = frozenset(
-    {"Lightning | None", "Mla | None", "Gqa | None", "Kernels | None", "SGLang | None"}
+    {"Lightning | None", "Mla | None", "Gqa | None", "LightningKernels | None", "SGLang | None"}
 )
-PROVENANCE = frozenset({"file", "sources", "origins"})
+PROVENANCE = frozenset({"file", "sources", "origins", "table_texts"})
 
 
 def _values(part: object, prefix: str) -> Iterator[tuple[str, Value]]:
@@ -242,7 +253,7 @@ def _values(part: object, prefix: str) -> Iterator[tuple[str, Value]]:
         if is_dataclass(value):
             yield from _values(value, f"{prefix}{each.name}.")
         elif each.name not in PROVENANCE and not _is_absent(each.type, value):
-            yield f"{prefix}{each.name}", value
+            yield f"{prefix}{each.name}", plain_items(value, tuple)
 
 
 def _is_absent(annotation: str, value: object) -> bool:
@@ -259,5 +270,5 @@ def _tree(part: object) -> dict[str, object]:
         if is_dataclass(value):
             tree[each.name] = _tree(value)
         else:
-            tree[each.name] = list(value) if isinstance(value, tuple) else value
+            tree[each.name] = plain_items(value, list)
     return tree

@@ -92,6 +92,17 @@ def leaves(node: MappingNode, prefix: str = "") -> Iterator[tuple[str, Node]]:
             yield dotted, entry.node
 
 
+def origins(node: MappingNode, prefix: str = "") -> Iterator[tuple[str, Position]]:
+    """Where each of `leaves` has its value; its key, where the value starts on a later line."""
+    for key, entry in node.entries.items():
+        dotted = f"{prefix}{key}"
+        if isinstance(entry.node, MappingNode):
+            yield from origins(entry.node, f"{dotted}.")
+        else:
+            is_below = entry.node.position.line > entry.position.line
+            yield dotted, entry.position if is_below else entry.node.position
+
+
 def dotted_key(path: list[str | int]) -> str:
     """`["parallel", "tp", 1]` as a person writes it: `parallel.tp[1]`."""
     text = ""

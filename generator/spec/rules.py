@@ -15,11 +15,13 @@ from .rule import Refusal, Rule
 from .rules_attention import ATTENTION_RULES
 from .rules_model import MODEL_RULES, TARGETS
 from .rules_moe import MOE_RULES
+from .rules_sglang import SGLANG_RULES
 from .schema import is_legal, schema_at
 from .sections import misplaced_sections
 from .wording import listed, spelled
 
 RULES: tuple[Rule, ...] = (*MODEL_RULES, *ATTENTION_RULES, *MOE_RULES)
+TARGET_RULES: dict[str, tuple[Rule, ...]] = {"sglang": SGLANG_RULES}
 
 # How far from a refused number a legal one is looked for.
 MAX_DISTANCE = 4096
@@ -48,20 +50,28 @@ def check_rules(merged: MappingNode, spec_file: str) -> list[Problem]:
     return problems
 
 
-def refuse_target(spec: ModelSpec, target: str) -> None:
-    """Raise SpecError if the target cannot be made of the spec, whatever targets that lists."""
-    values = {**spec.values(), TARGETS: (target,)}
-    problems = []
-    for rule in (rule for rule in RULES if TARGETS in rule.keys):
+def refuse_target(spec: ModelSpec, target: str, is_listed: bool) -> None:
+    """Raise SpecError if the target cannot be made of the spec.
+
+    is_listed: whether `targets` names it; then the spec has obeyed the rules that ask that key.
+    """
+    general = () if is_listed else tuple(rule for rule in RULES if TARGETS in rule.keys)
+    for rules in (general, TARGET_RULES.get(target, ())):
+        problems = list(_target_problems(rules, spec, target))
+        if problems:
+            raise SpecError(problems)
+
+
+def _target_problems(rules: tuple[Rule, ...], spec: ModelSpec, target: str) -> Iterator[Problem]:
+    values = {**spec.values(), TARGETS: (target,)} if rules else {}
+    for rule in rules:
         refusal = _refusal(rule, values)
         if refusal:
-            key = next(key for key in rule.keys if key != TARGETS)
-            found = f"{rule.label(key)} {spelled(values[key])}, target {target}"
-            problems.append(
-                Problem(spec.origin(key), key, refusal.message, found, refusal.expected)
-            )
-    if problems:
-        raise SpecError(problems)
+            keys = [key for key in rule.keys if key != TARGETS]
+            texts = [f"{rule.label(key)} {spelled(values[key])}" for key in keys]
+            found = ", ".join([*texts, f"target {target}"])
+            place = spec.origin(keys[0])
+            yield Problem(place, keys[0], refusal.message, found, refusal.expected)
 
 
 def _refusal(rule: Rule, values: Values) -> Refusal | None:

@@ -26,12 +26,25 @@ class OutputFile:
 
 
 @dataclass(frozen=True, slots=True)
+class DataFile:
+    """A file that no template makes: taken as it is.
+
+    path: below the module's folder.  facts: what the manifest says of it beside path and hash.
+    """
+
+    path: str
+    data: bytes
+    facts: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class Target:
     """Files of one kind of package. Its folder is `ir.package` followed by `package_suffix`.
 
     files: paths below the folder `module_folder`. outer_files: paths below the package's folder.
     is_distribution: the folder is what pip installs, and the module is a folder of the same name
     inside it; else the folder is the module.
+    has_tuned_tables: the module carries the tables that the IR has for this target.
     `manifest.json` and `trace.json` belong to every package and are not listed here.
     """
 
@@ -40,6 +53,7 @@ class Target:
     files: tuple[OutputFile, ...]
     outer_files: tuple[OutputFile, ...] = ()
     is_distribution: bool = False
+    has_tuned_tables: bool = False
 
     def package_name(self, ir: Any) -> str:
         return ir.package + self.package_suffix

@@ -29,4 +29,5 @@ TARGET = Target(
     files=FILES,
     outer_files=OUTER_FILES,
     is_distribution=True,
+    has_tuned_tables=True,
 )

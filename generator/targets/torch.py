@@ -19,7 +19,8 @@ FILES: tuple[OutputFile, ...] = (
     OutputFile("kernels/rope.py", "torch/kernels/rope.py.j2"),
     OutputFile("model.py", "torch/model.py.j2"),
     OutputFile("planner.py", "torch/planner.py.j2"),
+    OutputFile("tables.py", "torch/tables.py.j2", lambda ir: ir.has_tables),
     OutputFile("weights.py", "torch/weights.py.j2"),
 )
 
-TARGET = Target("torch", package_suffix="", files=FILES)
+TARGET = Target("torch", package_suffix="", files=FILES, has_tuned_tables=True)

@@ -47,7 +47,7 @@ def generated_package(ir: ModelIR) -> Iterator[ModuleType]:
         folder = Path(root) / name
         folder.mkdir()
         for path, content in render(ir, "torch").items():
-            (folder / path).parent.mkdir(exist_ok=True)
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
             (folder / path).write_bytes(content)
         spec = importlib.util.spec_from_file_location(
             name, folder / "__init__.py", submodule_search_locations=[str(folder)]

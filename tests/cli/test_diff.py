@@ -51,7 +51,7 @@ def test_stat_shows_a_line_per_value(capsys):
     assert code == 1
     assert out.startswith(f"a  {FLASH}\nb  {BIG}\n\n")
     assert section(out, "Spec values") == [
-        "Spec values: 11 differ",
+        "Spec values: 12 differ",
         "  model.name                               ling-2.6-flash -> ling-2.6-1t",
         "  model.hidden_size                        4096 -> 8192",
         "  model.num_hidden_layers                  32 -> 80",
@@ -61,6 +61,7 @@ def test_stat_shows_a_line_per_value(capsys):
         "  mlp.first_k_dense_replace                1 -> 4",
         "  moe.moe_intermediate_size                1024 -> 2048",
         "  moe.moe_shared_expert_intermediate_size  1024 -> 2048",
+        "  quantization.fp8_mtp                     true -> false",
         "  sglang.tp_size                           4 -> 8",
         "  sglang.pp_size                           1 -> 2",
     ]

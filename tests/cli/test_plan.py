@@ -301,11 +301,93 @@ def test_a_sweep_is_a_line_per_value_and_each_is_what_a_plan_says(plan):
 @pytest.mark.parametrize(
     "knob", ["cache-bytes", "draft-tokens", "max-running-requests", "max-state-slots", "ratio"]
 )
-def test_every_knob_can_be_swept_even_where_nothing_fits(plan, knob):
-    code, out, _ = plan("--cache-gib", "0.4", "--sweep", knob)
+def test_every_knob_can_be_swept_where_some_values_fit_and_where_all_do(plan, knob):
+    # A request without drafts just fits, one with some does not.
+    start = "0.465" if knob == "draft-tokens" else "0.4"
+    fewer = ("--max-state-slots", "3") if knob == "max-running-requests" else ()
+    code, out, _ = plan("--cache-gib", start, *fewer, "--sweep", knob)
     assert code == 0
-    assert "none fits" in out
+    assert ("none fits" in out) == (not fewer)
     assert plan(*EIGHT, "--sweep", knob, spec="ling-lite-1.5")[0] == 0
+
+
+@pytest.mark.parametrize("knob", ["draft-tokens", "max-running-requests"])
+@pytest.mark.parametrize("form", [(), ("--json",)], ids=["text", "json"])
+def test_a_sweep_in_which_nothing_fits_is_refused_as_its_first_row_is(plan, knob, form):
+    first = {"draft-tokens": "0", "max-running-requests": "1"}[knob]
+    refused = plan("--cache-gib", "0.1", "--sweep", knob, *form)
+    assert refused == plan("--cache-gib", "0.1", f"--{knob}", first, *form)
+    assert refused[0] == 2
+    assert "not one request fits" in refused[1 if form else 2]
+
+
+def test_a_sweep_of_budgets_that_all_fail_speaks_of_its_first_budget(plan):
+    refused = plan("--cache-bytes", "800000", "--sweep", "cache-bytes")
+    assert refused == plan("--cache-bytes", "100000")
+    card = ("--device", "h20", "--tp", "2", "--weights", "bf16", "--mem-fraction", "0.9")
+    code, out, err = plan(*card, "--sweep", "cache-bytes")
+    assert (code, out) == (2, "")
+    # The rows are budgets: no option of the card changes one.
+    assert "--mem-fraction" not in err
+    assert "--tp" not in err
+
+
+def test_a_picture_of_nothing_is_not_drawn(plan, tmp_path):
+    file = tmp_path / "sweep.svg"
+    code, _, _ = plan("--cache-gib", "0.1", "--sweep", "draft-tokens", "--svg", str(file))
+    assert code == 2
+    assert not file.exists()
+
+
+def test_a_sweep_says_the_warnings_of_its_plans_once(plan):
+    asked = (*EIGHT, "--max-running-requests", "40")
+    _, single, _ = plan(*asked, "--draft-tokens", "0", "--json")
+    _, out, _ = plan(*asked, "--sweep", "draft-tokens", "--json")
+    assert json.loads(out)["points"][0]["warnings"] == json.loads(single)["warnings"] != []
+    _, out, _ = plan(*asked, "--sweep", "draft-tokens")
+    table, _, notes = out.partition("\n\n")
+    lines = notes.splitlines()
+    assert len(table.splitlines()) == 1 + 9
+    assert f"warning: {json.loads(single)['warnings'][0]}" in lines
+    assert len(lines) == len(set(lines))
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "declared"), [("--tp", "16", "1, 2, 4, 8"), ("--pp", "3", "1, 2, 4")]
+)
+def test_a_size_that_the_spec_does_not_declare_is_refused(plan, option, value, declared):
+    assert plan(*EIGHT, option, value) == (
+        2,
+        "",
+        f"{option} {value}: ling-2.6-flash does not declare it in parallel.{option[2:]}\n"
+        f"  expected  {declared}\n",
+    )
+
+
+def test_counts_that_replicas_cannot_share_are_warned_of(plan):
+    asked = (*EIGHT, "--dp", "2", "--max-running-requests", "3")
+    warning = (
+        "max_running_requests 3 is no multiple of dp 2: 3 asked, 2 are served, 1 on each replica"
+    )
+    assert json.loads(plan(*asked, "--json")[1])["warnings"] == [warning]
+    assert plan(*asked)[1].endswith(f"\nwarning: {warning}\n")
+    assert json.loads(plan(*asked[:-1], "4", "--json")[1])["warnings"] == []
+    slots = json.loads(plan(*EIGHT, "--dp", "2", "--max-state-slots", "41", "--json")[1])
+    assert slots["max_state_slots"] == 20
+    assert slots["warnings"][0] == (
+        "max_state_slots 41 is no multiple of dp 2: 41 asked, 40 are there, 20 on each replica"
+    )
+
+
+def test_messages_say_what_is_meant(plan):
+    assert "too large" in plan("--cache-gib", "9" * 20)[2]
+    assert "h200 is in lower case" in plan("--device", "H200", *CARD[2:])[2]
+    missing = plan("--device", "h200")[2]
+    assert "--weights and --mem-fraction are missing" in missing
+    for spec in ("no-such-spec", "tests/bad_specs/alias/spec.yaml"):
+        code, _, err = plan(*EIGHT, spec=spec)
+        assert code == 2
+        assert "Nothing was written" not in err
 
 
 def test_a_sweep_shows_what_is_asked_beside_it(plan):

@@ -20,7 +20,10 @@ ROWS = [
     for command, lines in TABLES
     for line in lines.splitlines()
 ]
-CARD_ROWS = [(command, cells) for command, cells in ROWS if "--device" in command]
+BUFFER_ROWS = [
+    (command, cells) for command, cells in ROWS if len(cells) == 5 and "--device" in command
+]
+CARD_ROWS = [(command, cells) for command, cells in ROWS if len(cells) == 9]
 GAIN_ROWS = [(command, cells) for command, cells in ROWS if "--device" not in command]
 GIB = 1 << 30
 
@@ -38,7 +41,7 @@ def planned(monkeypatch, capsys):
 
 def test_the_page_has_its_worked_cases():
     assert len(CASES) >= 7
-    assert (len(CARD_ROWS), len(GAIN_ROWS)) == (3 * 6, 5)
+    assert (len(CARD_ROWS), len(BUFFER_ROWS), len(GAIN_ROWS)) == (3 * 6, 3, 5)
 
 
 @pytest.mark.parametrize(("command", "cells"), CARD_ROWS)
@@ -58,6 +61,13 @@ def test_a_worked_case_is_what_is_planned(command, cells, planned):
         f"{found['kv_tokens']:,}",
         f"{found['kv_pages'] // requests * found['page_size']:,}",
     ]
+
+
+@pytest.mark.parametrize(("command", "cells"), BUFFER_ROWS)
+def test_an_extra_buffer_takes_what_the_page_says(command, cells, planned):
+    found = planned(f"{command} --extra-buffer {cells[0]}")
+    keys = ("slots_per_request", "max_state_slots", "max_running_requests", "kv_tokens")
+    assert cells[1:] == [f"{found[key]:,}" for key in keys]
 
 
 @pytest.mark.parametrize(("command", "cells"), GAIN_ROWS)

@@ -13,6 +13,7 @@ RANKS = {
     "lingen": 0,
     "errors": 0,
     "planner": 0,
+    "tuned": 0,
     "spec": 1,
     "ir": 2,
     "hf": 2,

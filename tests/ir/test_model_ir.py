@@ -5,6 +5,7 @@ import json
 
 import lingen.ir.parts
 import lingen.ir.plan
+import lingen.ir.sglang
 import lingen.ir.types
 import lingen.ir.weight_map
 import pytest
@@ -54,7 +55,13 @@ def test_every_part_is_frozen_and_holds_nothing_mutable(name):
 
 def test_the_models_looked_at_have_every_part_there_is():
     seen = {type(part) for ir in ALL_IRS.values() for part in parts(ir)}
-    modules = (lingen.ir.parts, lingen.ir.plan, lingen.ir.types, lingen.ir.weight_map)
+    modules = (
+        lingen.ir.parts,
+        lingen.ir.plan,
+        lingen.ir.sglang,
+        lingen.ir.types,
+        lingen.ir.weight_map,
+    )
     there = {
         value
         for module in modules

@@ -25,6 +25,14 @@ def assert_close(got: Tensor, want: Tensor) -> None:
     assert error <= TOLERANCE[got.dtype], f"error {error:.2e}"
 
 
+def assert_same_bits(got: Tensor, want: Tensor) -> None:
+    """On a card. The interpreter multiplies with numpy, whose sums depend on a row's place."""
+    if got.is_cuda:
+        assert torch.equal(got, want)
+    else:
+        assert_close(got, want)
+
+
 @contextmanager
 def pages_of(mla: ModuleType, page_size: int) -> Iterator[None]:
     before, mla.PAGE_SIZE = mla.PAGE_SIZE, page_size
@@ -72,7 +80,7 @@ def steps(draw: st.DrawFn, most: int) -> tuple[list[int], list[int]]:
 @given(shape=SHAPES, step=steps(most=5), half=st.booleans(), seed=st.integers(0, 100))
 @example(shape=Shape(), step=([0, 0], [0, 0]), half=False, seed=0)
 @example(shape=Shape(), step=([1, 1], [0, 0]), half=False, seed=0)
-@example(shape=Shape(page_size=1), step=([3], [300]), half=False, seed=0)
+@example(shape=Shape(page_size=1), step=([3], [290]), half=False, seed=0)  # last split at 288
 def test_absorbed_attention_equals_the_reference(
     mla: ModuleType, device: str, dtypes: list, shape: Shape, step: tuple, half: bool, seed: int
 ) -> None:
@@ -136,7 +144,7 @@ def test_a_request_gets_the_same_bits_in_every_batch(
         rows = list(whole.split(call.query_start_loc.diff().tolist()))
         for order in ([3, 1, 0, 2], [0], [1]):
             part = getattr(call.requests(order), kind)(mla)
-            assert torch.equal(part, torch.cat([rows[r] for r in order]))
+            assert_same_bits(part, torch.cat([rows[r] for r in order]))
 
 
 def test_a_verified_token_gets_the_bits_of_its_decode(mla: ModuleType, device: str) -> None:
@@ -157,7 +165,7 @@ def test_a_verified_token_gets_the_bits_of_its_decode(mla: ModuleType, device: s
                 w_uv=call.w_uv,
                 scale=call.scale,
             )
-            assert torch.equal(one.absorbed(mla), whole[index::3])
+            assert_same_bits(one.absorbed(mla), whole[index::3])
 
 
 def test_requests_of_other_lengths_stay_as_they_are(mla: ModuleType, device: str) -> None:
@@ -166,7 +174,7 @@ def test_requests_of_other_lengths_stay_as_they_are(mla: ModuleType, device: str
         want = call.reference(mla)
         out = call.expanded(mla, min_query_len=3)
         assert out[[0, 21, 22]].isnan().all()
-        mla.mla_absorbed(*call.arguments(), 2, out)
+        mla.mla_absorbed(*call.arguments("token_to_req"), 2, out)
         assert_close(out, want)
 
 

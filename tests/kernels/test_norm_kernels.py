@@ -50,6 +50,7 @@ def test_norms_equal_their_references(
     normed, added = norm.add_rms_norm(x, residual, weight, 1e-6)
     want_normed, want_added = norm.add_rms_norm_ref(x, residual, weight, 1e-6)
     assert torch.equal(added, want_added)
+    assert torch.equal(normed, norm.rms_norm(added, weight, 1e-6)), "the sum is rounded first"
     assert_close(normed, want_normed)
 
 

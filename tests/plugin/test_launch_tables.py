@@ -87,6 +87,22 @@ def test_a_second_start_changes_nothing(site):
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
 
 
+def test_a_folder_that_was_changed_is_made_anew(site):
+    folder = written(site)
+    whole = tree(folder)
+    changes = (
+        lambda: (folder / "configs/triton_3_6_0/ours.json").write_text("cut"),
+        lambda: (folder / "configs/triton_3_6_0/ours.json").unlink(),
+        lambda: (folder / "configs/triton_3_6_0/more.json").write_text("{}"),
+    )
+    for change in changes:
+        change()
+        assert tree(folder) != whole
+        assert written(site) == folder
+        assert tree(folder) == whole
+    assert os.listdir(folder.parent) == [folder.name]
+
+
 def test_a_copy_that_fails_leaves_no_folder(site):
     broken = f"import shutil; shutil.copyfile = lambda *_: 1 / 0; {WRITE}"
     assert "ZeroDivisionError" in site.run("-c", broken).stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -177,6 +178,42 @@ def test_a_platform_may_be_selected_beside_the_plugin(flash):
     points = flash.folder / "platform-1.dist-info" / "entry_points.txt"
     points.write_text("[sglang.srt.platforms]\nplatform = platform:activate\n")
     assert flash.run(*CHECK, SGLANG_PLUGINS=f"{PLUGIN},platform").returncode == 0
+
+
+def make_editable(flash, direct_url: bool) -> Path:
+    """The package in a source folder that a .pth file leads to, as pip's editable installs do."""
+    source = flash.folder.parent / "source"
+    source.mkdir()
+    shutil.move(flash.folder / PLUGIN, source / PLUGIN)
+    [info] = flash.folder.glob("*.dist-info")
+    if direct_url:
+        url = {"url": source.as_uri(), "dir_info": {"editable": True}}
+        (info / "direct_url.json").write_text(json.dumps(url))
+    else:
+        (info / "direct_url.json").unlink(missing_ok=True)
+    return source
+
+
+def test_an_editable_install_is_checked_where_its_source_is(flash, tmp_path):
+    source = make_editable(flash, direct_url=True)
+    fake = Path(__file__).parent / "fake_engine"
+    path = f"{flash.folder}:{source}:{fake}"
+    assert flash.run(*CHECK, PYTHONPATH=path).returncode == 0
+    shutil.copytree(source / PLUGIN, tmp_path / "here" / PLUGIN)
+    found = refusal(flash.run(*CHECK, PYTHONPATH=path, cwd=tmp_path / "here"))
+    assert found.startswith(f"{tmp_path / 'here' / PLUGIN} stands before the installed ")
+
+
+def test_an_installation_whose_place_cannot_be_told_is_refused(flash):
+    source = make_editable(flash, direct_url=False)
+    found = refusal(flash.run(*CHECK, PYTHONPATH=f"{flash.folder}:{source}"))
+    assert found.startswith("where it is installed cannot be told, found running from ")
+
+
+def test_help_prints_the_usage(flash):
+    done = flash.run(*CHECK, "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("usage: ling-2-6-flash-sglang-check")
 
 
 def test_what_the_engine_prints_is_left_out(flash):

@@ -124,7 +124,8 @@ def test_a_folder_of_the_packages_name_is_named(plugin, site, tmp_path):
 
 def test_the_engine_takes_the_launchers_arguments(plugin, site, tmp_path):
     done = python(site, "-m", f"{plugin.package}.launch", "M", "--dry-run", "--draft", cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0
+    assert done.stderr.startswith(f"{plugin.package}: a dry run does not make ")
     words = done.stdout.splitlines()[-1].split()
     assert words[:2] == ["sglang", "serve"]
     done = python(site, "-c", PARSED, *words[2:], cwd=tmp_path)

@@ -13,6 +13,7 @@ from lingen.emit.render import render
 from lingen.errors import SpecError
 from lingen.ir import ModelIR, lower
 from lingen.spec import load_spec
+from lingen.spec.dump import flow
 from spec_bases import BASES, SPECS, YARN
 
 FULL = {
@@ -22,6 +23,7 @@ FULL = {
     "v1": "ling-lite-1.5",
     "yarn": "ling-2.6-flash",
 }
+ONE_TABLE = load_spec(SPECS / "ling-2.6-flash.yaml").values()["kernels.moe.tables"][0]
 YARN_SETTINGS = tuple(
     f"model.rope_scaling.{key}={'null' if value is None else value}" for key, value in YARN.items()
 )
@@ -92,6 +94,7 @@ ALTERNATIVES: dict[str, str] = {
     "quantization.weight_block_size": "[64, 64]",
     "quantization.fp8_mtp": "false",
     "kernels.lightning.chunk_size": "32",
+    "kernels.moe.tables": "[]",
     "parallel.tp": "[1, 2]",
     "parallel.pp": "[1]",
     "sglang.tp_size": "8",
@@ -101,6 +104,7 @@ ALTERNATIVES: dict[str, str] = {
 OTHERWISE: dict[tuple[str, str], str] = {
     ("v2.5", "parallel.tp"): "[1, 2, 4]",  # the plugin's launcher serves with 4
     ("v2.5", "cache.kv_dtype"): "float32",  # the engine has it for weights of that kind
+    **{(base, "kernels.moe.tables"): flow([ONE_TABLE]) for base in ("linear-v2", "v2", "v1")},
     ("v1", "attention.gqa.use_qk_norm"): "true",
     **{(base, "mtp.num_nextn_predict_layers"): "1" for base in ("linear-v2", "v2", "v1")},
 }
@@ -161,7 +165,12 @@ NOT_IN_THE_PACKAGE_YET = {
     "parallel.pp",  # declared sizes, which the rules hold the model to; any that fit are accepted
 }
 # Of these, what the SGLang plugin takes.
-IN_THE_PLUGIN = {"cache.mamba_full_memory_ratio", "cache.prefix_cache", "cache.extra_buffer"}
+IN_THE_PLUGIN = {
+    "cache.mamba_full_memory_ratio",
+    "cache.prefix_cache",
+    "cache.extra_buffer",
+    "moe.overlap_shared_experts",
+}
 # Keys that every model states and that have no meaning without lightning layers.
 WITHOUT_LIGHTNING = {
     "attention.pattern.tail",  # no layer stands behind the last group of one

@@ -62,7 +62,7 @@ def test_a_parent_beside_the_spec_wins_over_a_shipped_one(tmp_path):
 
 
 def test_a_shipped_spec_keeps_its_shipped_family_whatever_lies_beside_the_child(tmp_path):
-    write(tmp_path, spec="extends: ling-2.6-1t\n", **{"families__bailing-moe-v2.5": "moe: 1\n"})
+    write(tmp_path, spec="extends: ling-2.6-1t\n", **{"families__ling-2.6": "moe: 1\n"})
     assert load_spec(tmp_path / "spec.yaml") == load_spec(SPECS / "ling-2.6-1t.yaml")
 
 
@@ -175,6 +175,7 @@ def test_the_spec_is_the_same_from_any_folder_and_by_any_path(tmp_path, monkeypa
     assert relative.header_name == absolute.header_name == "specs/ling-2.6-flash.yaml"
     assert relative.sources == (
         "copy/ling-2.6-flash.yaml",
+        "copy/families/ling-2.6.yaml",
         "copy/families/bailing-moe-v2.5.yaml",
         "copy/families/runtime.yaml",
     )

@@ -51,7 +51,7 @@ def test_the_model_has_exactly_the_keys_of_the_schema_in_its_order():
 
     with_all = build_spec(every_section(schema()), "s.yaml", ("s.yaml",), {})
     assert [key for key in keys(with_all) if key in LEAVES] == list(LEAVES)
-    assert set(keys(with_all)) - set(LEAVES) == {"file", "sources", "origins"}
+    assert set(keys(with_all)) - set(LEAVES) == {*("file", "sources", "origins", "table_texts")}
 
 
 def every_section(part: dict) -> object:
@@ -81,10 +81,8 @@ def test_values_have_the_sections_of_the_architecture_and_no_other():
         keys = base.values().keys()
         assert {each for each in conditional if any(k.startswith(f"{each}.") for k in keys)} == own
         tree = base.as_tree()
-        assert {f"attention.{name}" for name in tree["attention"]} & conditional == own - {
-            "kernels"
-        }
-        assert ("kernels" in tree) == ("kernels" in own)
+        stated = {f"{part}.{name}" for part in ("attention", "kernels") for name in tree[part]}
+        assert (stated | set(tree)) & conditional == own
 
 
 def test_every_architecture_of_the_schema_has_its_sections_its_model_type_and_a_shipped_spec():
@@ -146,6 +144,12 @@ def legal(part: dict) -> st.SearchStrategy:
     if kind == "number" or kind == ["number", "null"]:
         numbers = st.floats(1e-300, 0.99)
         return numbers | st.none() if isinstance(kind, list) else numbers
+    if kind == "object":
+        names = {name: legal(each) for name, each in part["properties"].items()}
+        required = {name: names.pop(name) for name in part["x-lingen-required"]}
+        return st.fixed_dictionaries(required, optional=names)
+    if kind == ["array", "null"]:
+        return st.none() | legal({**part, "type": "array"})
     if kind == "array":
         unique = part.get("uniqueItems", False)
         return st.lists(
@@ -159,7 +163,7 @@ def trees(part: dict) -> st.SearchStrategy:
     if "properties" not in part:
         return legal(part)
     names = [name for name in part["properties"] if name != "extends"]
-    conditional = {"lightning", "mla", "gqa", "kernels"} & set(names)
+    conditional = {"lightning", "mla", "gqa"} & set(names)
     section = st.fixed_dictionaries(
         {name: trees(part["properties"][name]) for name in names if name not in conditional},
         optional={name: trees(part["properties"][name]) for name in conditional},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import re
 from pathlib import Path
 
@@ -28,10 +29,11 @@ def packages(spec: Path) -> dict[str, dict[str, bytes]]:
 
 
 def traced(files: dict[str, bytes]) -> dict[str, list[tuple[str, TracedLine]]]:
-    """The lines of each file, with their origins."""
+    """The lines of each file that a template made, with their origins."""
     sidecar = read_sidecar(files["trace.json"])
+    tables = {table["file"] for table in json.loads(files["manifest.json"])["tuned"]}
     found = {}
-    for path in files.keys() - {"trace.json", "manifest.json"}:
+    for path in files.keys() - {"trace.json", "manifest.json"} - tables:
         text = files[path].decode()
         found[path] = list(zip(text.split("\n"), sidecar.lines_of(path, text), strict=False))
     return found

@@ -255,7 +255,9 @@ def test_marks_change_no_text_of_the_shipped_templates(monkeypatch):
     from lingen.targets import TARGETS
 
     irs = [lower(load_spec(path)) for path in sorted(shipped_folder().glob("*.yaml"))]
-    jobs = [(ir, file.template) for ir in irs for t in TARGETS.values() for file in t.files_for(ir)]
+    jobs = [
+        (ir, file.template) for ir in irs for t in ir.targets for file in TARGETS[t].files_for(ir)
+    ]
     marked = [TemplateSet().render(template, ir) for ir, template in jobs]
     monkeypatch.setattr(templates, "instrumented", lambda tree, template: tree)
     monkeypatch.setattr(templates, "_COMPILED", {})
