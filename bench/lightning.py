@@ -14,7 +14,6 @@ from __future__ import annotations
 import datetime
 import importlib
 import json
-import statistics
 import sys
 from collections.abc import Callable
 from importlib.metadata import version
@@ -24,6 +23,7 @@ from pathlib import Path
 import torch
 import triton
 from fla.ops.simple_gla import chunk_simple_gla, fused_recurrent_simple_gla
+from replays import REPLAYS, median
 from torch import Tensor
 
 ROOT = Path(__file__).parents[1]
@@ -35,7 +35,6 @@ kernels = importlib.import_module(f"{PACKAGE}.kernels.lightning")
 HEADS, HEAD_DIM, SCALE = model.NUM_ATTENTION_HEADS, model.HEAD_DIM, model.LIGHTNING_SCALE
 LAYER_IDX = 15  # of average decay
 STATE_BYTES = 600 << 20
-REPLAYS = 20
 NUM_DRAFTS = 4
 BATCHES = (1, 8, 32, 128)
 PREFILLS = {"1x1k": [1024], "1x8k": [8192], "1x64k": [65536], "8x4k": [4096] * 8}
@@ -174,27 +173,6 @@ def pools(slots: int) -> list[Tensor]:
 
 def index(values: range | list[int]) -> Tensor:
     return torch.tensor(list(values), dtype=torch.int32, device="cuda")
-
-
-@torch.no_grad()
-def median(calls: list[Callable[[], object]]) -> float:
-    """Microseconds of one call, the median over replays of a graph of all calls."""
-    calls[0]()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for call in calls:
-            call()
-    graph.replay()
-    times = []
-    for _ in range(REPLAYS):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        times.append(1000 * start.elapsed_time(end) / len(calls))
-    return round(statistics.median(times), 2)
 
 
 if __name__ == "__main__":

@@ -16,13 +16,12 @@ from __future__ import annotations
 import datetime
 import importlib
 import json
-import statistics
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
 import triton
+from replays import REPLAYS, median
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -36,7 +35,6 @@ norm = importlib.import_module(f"{PACKAGE}.kernels.norm")
 HEADS, RANK, ROPE = model.NUM_ATTENTION_HEADS, model.KV_LORA_RANK, model.QK_ROPE_HEAD_DIM
 NOPE, VALUE, SCALE = model.QK_NOPE_HEAD_DIM, model.V_HEAD_DIM, model.MLA_SCALE
 CACHE_BYTES = 300 << 20
-REPLAYS = 20
 CACHED = 4096
 BATCHES = (1, 8, 32, 128)
 NUM_DRAFTS = 4
@@ -169,27 +167,6 @@ def num_caches(batch: int) -> int:
 
 def normal(*shape: int) -> Tensor:
     return torch.randn(shape, device="cuda", dtype=torch.bfloat16)
-
-
-def median(calls: list[Callable[[], object]]) -> float:
-    """Microseconds of one call, the median over replays of a graph of all calls."""
-    for call in calls:
-        call()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for call in calls:
-            call()
-    graph.replay()
-    times = []
-    for _ in range(REPLAYS):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        times.append(start.elapsed_time(end) * 1000 / len(calls))
-    return round(statistics.median(times), 2)
 
 
 if __name__ == "__main__":

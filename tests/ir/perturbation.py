@@ -160,8 +160,8 @@ def _changed_by(spec: ModelSpec, before: ModelIR, key: str, other: object) -> se
     try:
         after = lower(_replaced(spec, key.split("."), other))
         return {generic(path) for path in changed(before, after)}
-    except Exception:
-        # The rules refuse such a spec, or _is_legal finds out that they should.
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+        # The rules refuse such a value, or _is_legal finds out that they should.
         return {"lowering"}
 
 

@@ -1,4 +1,4 @@
-"""The kernel tests of this folder, in Triton's interpreter."""
+"""Runs all kernel tests in Triton's interpreter, which a process must choose before it starts."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-FOLDER = Path(__file__).parent
+FILES = sorted(Path(__file__).parents[1].glob("*/test_*_kernels.py"))
 
 
-@pytest.mark.parametrize("file", sorted(f.name for f in FOLDER.glob("test_*_kernels.py")))
-def test_kernels_equal_their_references_in_the_interpreter(file: str) -> None:
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_kernels_equal_their_references_in_the_interpreter(file: Path) -> None:
     pytest.importorskip("triton")
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(FOLDER / file)],
+        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", str(file)],
         env=os.environ | {"TRITON_INTERPRET": "1"},
         capture_output=True,
         text=True,

@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from test_interpreter import IS_INTERPRETED
+from interpreter import IS_INTERPRETED
 
 pytest.importorskip("triton")
 if IS_INTERPRETED:

@@ -15,8 +15,8 @@ import torch
 from comparison import assert_same_bits, relative_error
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from interpreter import IS_INTERPRETED
 from lightning_calls import PAD_SLOT, Inputs
-from test_interpreter import IS_INTERPRETED
 from torch import Tensor
 
 pytestmark = [] if IS_INTERPRETED else pytest.mark.gpu

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from test_interpreter import IS_INTERPRETED
+from interpreter import IS_INTERPRETED
 from torch import Tensor
 
 pytest.importorskip("triton")

@@ -2,68 +2,71 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import subprocess
+from dataclasses import replace
+from glob import escape
 from pathlib import Path
 
 import environment
 import pytest
+from lingen.tuned.lookup import TableKey
+from lingen.tuned.names import parse_name
 
 pytestmark = pytest.mark.sglang
 
 GENERATED = environment.HERE.parents[1] / "generated"
-EXPERTS = 256
-# The width of an expert; the packages' tables are for widths of 512 and 256 on a rank.
-WIDTHS = {"ling_2_6_flash_sglang": 1024, "ling_2_6_1t_sglang": 2048}
-DEVICES = ("NVIDIA H20", "NVIDIA H20-3e", "NVIDIA H200")
-FP8 = ("fp8_w8a8", [128, 128])
-BF16 = (None, None)
+PACKAGES = ("ling_2_6_flash_sglang", "ling_2_6_1t_sglang")
+NO_TABLE_WIDTH = 128  # of an expert on a rank
 
 
-def shipped() -> list[dict]:
-    """A query for each shipped (device, dtype, tp), and for one tp that has no table."""
-    queries = []
-    for (package, width), device, down in itertools.product(WIDTHS.items(), DEVICES, (False, True)):
-        for (dtype, block), part in ((BF16, 512), (FP8, 512), (FP8, 256), (BF16, 128)):
-            queries.append(
-                {
-                    "folder": str(GENERATED / package / package / "tuned"),
-                    "device": device,
-                    "E": EXPERTS,
-                    "N": part,
-                    "dtype": dtype,
-                    "block": block,
-                    "down": down,
-                    "tp": width // part,
-                }
-            )
-    return queries
+def configs(package: str) -> Path:
+    return GENERATED / package / package / "tuned/configs"
 
 
-def table(query: dict) -> dict | None:
-    """The shipped table: the one for the second product if there is one, else that of the first."""
-    device = query["device"].replace(" ", "_")
-    kind = f",dtype={query['dtype']},block_shape={query['block']}" if query["dtype"] else ""
-    name = f"E={query['E']},N={query['N']},device_name={device}{kind}"
-    for suffix in ("_down", "")[not query["down"] :]:
-        for folder in Path(query["folder"], "configs").iterdir():
-            if (folder / f"{name}{suffix}.json").is_file():
-                return json.loads((folder / f"{name}{suffix}.json").read_text())
+def shipped(package: str) -> list[TableKey]:
+    """What each shipped table of a first product is for."""
+    names = [parse_name(file.name) for file in sorted(configs(package).glob("*/*.json"))]
+    assert all(names)
+    return [name.key for name in names if not name.is_down]
+
+
+def query(package: str, key: TableKey, down: bool) -> dict:
+    return {
+        "folder": str(configs(package).parent),
+        "device": key.device.replace("_", " "),
+        "E": key.num_experts,
+        "N": key.width,
+        "dtype": key.dtype,
+        "block": key.block_shape,
+        "down": down,
+    }
+
+
+def table(package: str, key: TableKey, down: bool) -> dict | None:
+    """The one file of that name; for the second product, that of the first where it has none."""
+    for is_down in (True, False) if down else (False,):
+        found = list(configs(package).glob(f"*/{escape(key.file_name(is_down))}"))
+        assert len(found) <= 1
+        if found:
+            return json.loads(found[0].read_text())
     return None
 
 
 def test_the_engine_finds_every_shipped_table(sglang_python: Path) -> None:
-    queries = shipped()
+    keys = [(package, key) for package in PACKAGES for key in shipped(package)]
+    assert {package for package, _ in keys} == {*PACKAGES}
+    keys += [(package, replace(key, width=NO_TABLE_WIDTH)) for package, key in keys]
+    cases = [(package, key, down) for package, key in keys for down in (False, True)]
     result = subprocess.run(
         [sglang_python, environment.HERE / "table_lookup.py"],
-        input=json.dumps(queries),
+        input=json.dumps([query(*case) for case in cases]),
         env=environment.clean_environment() | {"PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,
         text=True,
         timeout=300,
     )
     assert result.returncode == 0, result.stderr[-2000:]
-    for query, found in zip(queries, json.loads(result.stdout), strict=True):
-        assert found == table(query), query
-        assert (found is None) == (query["N"] == 128), query
+    for case, found in zip(cases, json.loads(result.stdout), strict=True):
+        assert found == table(*case), case
+        assert (found is None) == (case[1].width == NO_TABLE_WIDTH), case
