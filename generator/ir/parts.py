@@ -134,6 +134,11 @@ class Moe:
         return self.shared_intermediate_size > 0
 
     @property
+    def has_side_stream(self) -> bool:
+        """Routed experts run on a second stream beside the shared ones."""
+        return self.overlap_shared_experts and self.has_shared_experts
+
+    @property
     def shared_experts_text(self) -> str:
         if self.num_shared_experts == 1:
             return "one shared expert"

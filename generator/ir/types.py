@@ -141,6 +141,11 @@ class ModelIR:
         return bool(self.plan.moe)
 
     @property
+    def has_side_stream(self) -> bool:
+        """Whether decoder layers run their routed experts beside the shared ones."""
+        return self.has_sparse and self.moe.has_side_stream
+
+    @property
     def has_skippable(self) -> bool:
         """Whether a checkpoint may hold tensors that the loader passes over."""
         return bool(self.weights.computed) or self.mtp is not None

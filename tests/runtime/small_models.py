@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import ModuleType
 
 import torch
 from lingen.ir import ModelIR, lower
@@ -169,3 +170,9 @@ def fill_randomly(model: nn.Module, seed: int = 0) -> nn.Module:
             value = noise / param.shape[-1] ** 0.5
         param.data.copy_(value)
     return model.eval()
+
+
+def new_moe(package: ModuleType) -> nn.Module:
+    """A block of experts of its own, with a side stream of its own where the model has one."""
+    model = package.model
+    return model.MoE(*([model.SideStream()] if hasattr(model, "SideStream") else []))
