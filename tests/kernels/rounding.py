@@ -37,9 +37,12 @@ def of_norm(x: Tensor, before: Tensor | float, factor: Tensor, eps: float) -> Te
     return factor.abs() * rrms * (before + (x.abs() + before) * relative)
 
 
-def of_softmax(probs: Tensor, scores: Tensor) -> Tensor:
-    """From errors of scores [..., S] to those of their softmax."""
-    return probs * torch.expm1(scores + scores.amax(-1, keepdim=True))
+def of_roundings(squares: Tensor, dtype: torch.dtype) -> Tensor:
+    """Of many independent ones: six standard deviations, from the sum of their terms' squares.
+
+    A rounding is off by up to UNIT of its term, anything between as likely.
+    """
+    return 6 * UNIT[dtype] * (squares / 3).sqrt()
 
 
 def assert_within(got: Tensor, want: Tensor, error: Tensor, least: float = 0.05) -> None:

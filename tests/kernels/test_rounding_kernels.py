@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 import torch
 from latent_calls import FLASH, LatentCall, Shape
-from rounding import UNIT, assert_within, of_norm, of_rounding, of_softmax, of_sum
+from rounding import UNIT, assert_within, of_norm, of_rounding, of_roundings, of_sum
 from torch import Tensor
 
 IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -99,6 +99,8 @@ def test_fused_lightning_decode(
     """Rounded: queries, keys, the output before its norm, and the result."""
     lightning, unit = kernels.lightning, UNIT[dtype]
     case = Lightning([1] * 5, num_heads, head_dim, dtype, device)
+    # From nothing, the output is q k v: near 0 if q and k are orthogonal, and its norm any large.
+    case.has_initial[:] = True
     angles = case.random(5, 1, head_dim // 4)
     rope = (angles.cos(), angles.sin())
     gate = case.random(5, case.width).to(dtype)
@@ -187,6 +189,7 @@ def test_lightning_verify_and_commit(
             dtype=torch.float32 if suffix else row_dtype,
             device=device,
         )
+        state = state.clone()
         out = getattr(lightning, name + suffix)(
             q, k, v, state, case.slots, case.has_initial, case.starts, verify, rows, *idle, *rest
         )
@@ -196,7 +199,7 @@ def test_lightning_verify_and_commit(
         )
         return [out, certain, state[case.used]]
 
-    got = run("", *case.qkv.unbind(1), case.state.clone())
+    got = run("", *case.qkv.unbind(1), case.state)
     wide = [x.float() for x in (*case.qkv.unbind(1), case.state)]
     want = run("_ref", *wide)
     size = run("_ref", *(x.abs() for x in wide))
@@ -213,53 +216,46 @@ LENS = [40, 33, 20, 5] if IS_INTERPRETED else [1000, 333, 100, 5]
 of_shapes = pytest.mark.parametrize("shape", LATENT, ids=lambda shape: f"{shape.heads}heads")
 
 
-def latent_bounds(call: LatentCall, dtype: torch.dtype, page_size: int) -> tuple[Tensor, Tensor]:
-    """Errors of the absorbed and of the expanded form, each [T, H, V], in float64."""
-    unit = UNIT[dtype]
-    w_uk, w_uv, kv = (x.double() for x in (call.w_uk, call.w_uv, call.kv))
+def latent_errors(call: LatentCall, dtype: torch.dtype, page_size: int) -> tuple[Tensor, Tensor]:
+    """Errors of the absorbed and of the expanded form, each [T, H, V].
+
+    Bounds of hundreds of roundings that add up would be far from what happens: these are squared
+    errors of independent roundings.
+    """
+    w_uk, w_uv, kv = (x.float() for x in (call.w_uk, call.w_uv, call.kv))
     rank, terms = w_uk.shape[-1], sum(w_uk.shape[1:]) + int(call.seq_lens.max())
     starts = call.query_start_loc.tolist()
     absorbed, expanded = [], []
     for request, seq_len in enumerate(call.seq_lens.tolist()):
-        own = slice(starts[request], starts[request + 1])
-        q, q_rope = call.q_nope[own].double(), call.q_rope[own].double()
         pages = call.page_table[request, : -(-seq_len // page_size)].long()
         latent, rope = kv[pages].flatten(0, 1)[:seq_len].tensor_split([rank], dim=-1)
-        num_new = own.stop - own.start
-        places = torch.arange(seq_len, device=kv.device)
-        is_later = places > places[seq_len - num_new :, None]
-
-        q_latent = torch.einsum("thn,hnc->thc", q, w_uk)
         keys = torch.einsum("sc,hnc->shn", latent, w_uk)
         values = torch.einsum("sc,hvc->shv", latent, w_uv)
-        by_latent = torch.einsum("thc,sc->hts", q_latent.abs(), latent.abs())
-        by_key = torch.einsum("thn,shn->hts", q.abs(), keys.abs())
-        by_rope = torch.einsum("thp,sp->hts", q_rope.abs(), rope.abs())
-        whole = torch.einsum("thn,hnc,sc->hts", q.abs(), w_uk.abs(), latent.abs()) + by_rope
-        scores = torch.einsum("thc,sc->hts", q_latent, latent)
-        scores = scores + torch.einsum("thp,sp->hts", q_rope, rope)
-        probs = (call.scale * scores).masked_fill(is_later, -torch.inf).softmax(-1)
-        summed = of_sum(terms, whole)
-        off, off_keys = (
-            of_softmax(probs, (call.scale * (unit * product + summed)).masked_fill(is_later, 0.0))
-            for product in (by_latent, by_key)
-        )
-        # Rounded beside the scores' operands: weights, the mixture, the result.
-        weights, weights_of_keys = (of_rounding(probs, part, dtype) for part in (off, off_keys))
-        mixture = torch.einsum("hts,sc->thc", probs, latent)
-        error = torch.einsum("hts,sc->thc", weights, latent.abs())
-        error = of_rounding(mixture, error, dtype)
-        error = torch.einsum("thc,hvc->thv", error, w_uv.abs())
-        magnitude = torch.einsum("hts,sc,hvc->thv", probs, latent.abs(), w_uv.abs())
-        out = torch.einsum("hts,shv->thv", probs, values)
-        absorbed.append(of_rounding(out, error + of_sum(terms, magnitude), dtype))
-        # Rounded: keys, values, weights, the result.
-        error = torch.einsum("hts,shv->thv", weights_of_keys, values.abs())
-        error = error + torch.einsum(
-            "hts,shv->thv", probs + weights_of_keys, of_rounding(values, 0.0, dtype)
-        )
-        expanded.append(of_rounding(out, error + of_sum(terms, magnitude), dtype))
-    return torch.cat(absorbed), torch.cat(expanded)
+        for token in range(starts[request], starts[request + 1]):
+            seen = seq_len - starts[request + 1] + token + 1
+            rows, keys_seen, values_seen = latent[:seen], keys[:seen], values[:seen]
+            q, q_rope = call.q_nope[token].float(), call.q_rope[token].float()
+            q_latent = torch.einsum("hn,hnc->hc", q, w_uk)
+            scores = torch.einsum("hn,shn->hs", q, keys_seen) + q_rope @ rope[:seen].T
+            probs = (call.scale * scores).softmax(-1)
+            out = torch.einsum("hs,shv->hv", probs, values_seen)
+            # How the result moves with a score, and with a query's latent dimension.
+            by_score = probs[..., None] * (values_seen.transpose(0, 1) - out[:, None])
+            by_latent = call.scale * torch.einsum("sc,hsv->hcv", rows, by_score)
+            of_weights = torch.einsum("hs,shv->hv", probs.square(), values_seen.square())
+            mixture = torch.einsum("hs,sc->hc", probs, rows)
+            of_mixture = torch.einsum("hc,hvc->hv", mixture.square(), w_uv.square())
+            of_query = torch.einsum("hc,hcv->hv", q_latent.square(), by_latent.square())
+            by_key = call.scale**2 * torch.einsum("hn,shn->hs", q.square(), keys_seen.square())
+            of_keys = torch.einsum("hs,hsv->hv", by_key, by_score.square())
+            magnitude = torch.einsum("hs,sc,hvc->hv", probs, rows.abs(), w_uv.abs())
+            summed = of_sum(terms, magnitude)
+            # Absorbed: the query, weights, the mixture. Expanded: keys, weights and values.
+            squares = ((absorbed, of_query + of_weights + of_mixture),)
+            squares += ((expanded, of_keys + 2 * of_weights),)
+            for errors, square in squares:
+                errors.append(of_rounding(out, of_roundings(square, dtype) + summed, dtype))
+    return torch.stack(absorbed), torch.stack(expanded)
 
 
 @of_shapes
@@ -275,12 +271,12 @@ def test_latent_attention_in_both_forms(
     monkeypatch.setattr(mla, "PAGE_SIZE", shape.page_size)
     call = LatentCall.random(shape, [1, 5, 17, 4], LENS, dtype, device)
     want = call.reference(mla)
-    absorbed, expanded = latent_bounds(call, dtype, shape.page_size)
+    absorbed, expanded = latent_errors(call, dtype, shape.page_size)
     outs = [call.absorbed(mla), call.expanded(mla), call.mixed(mla)]
-    assert_within(outs[0], want, absorbed)
-    assert_within(outs[1], want, expanded)
-    assert_within(outs[2], want, torch.maximum(absorbed, expanded))
-    assert_within(outs[0], outs[1], absorbed + expanded, 0.02)
+    assert_within(outs[0], want, absorbed, 0.15)
+    assert_within(outs[1], want, expanded, 0.15)
+    assert_within(outs[2], want, torch.maximum(absorbed, expanded), 0.15)
+    assert_within(outs[0], outs[1], absorbed + expanded, 0.1)
 
 
 @of_shapes
