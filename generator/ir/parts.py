@@ -32,6 +32,19 @@ class Lightning:
     chunk_size: int
     decay: Decay
 
+    @property
+    def has_kernels(self) -> bool:
+        """Kernels hold heads as tiles, whose sides are powers of two, and tl.dot takes no less."""
+        return self.head_dim >= 16 and self.head_dim.bit_count() == 1
+
+
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """Parts of the model with Triton kernels, and those in plain torch on every device."""
+
+    in_triton: tuple[str, ...]
+    in_torch: tuple[str, ...]
+
 
 @dataclass(frozen=True, slots=True)
 class Mla:

@@ -172,6 +172,7 @@ _ROWS: dict[str, Keys] = {
     "lightning.qkv_bias": ("model.use_qkv_bias",),
     "lightning.dense_bias": ("model.use_bias",),
     "lightning.chunk_size": ("kernels.lightning.chunk_size",),
+    "lightning.has_kernels": (f"{_LIGHTNING}head_dim",),
     "lightning.decay": (),
     "lightning.decay.head_slopes": (_HEADS,),
     "lightning.decay.slope_expression": (_HEADS,),
@@ -189,6 +190,10 @@ _ROWS: dict[str, Keys] = {
     "gqa.rotary_dim": _HALVES[2:],
     "gqa.qkv_bias": ("model.use_qkv_bias",),
     "gqa.dense_bias": ("model.use_bias",),
+    # Kernels
+    "kernels": (),
+    "kernels.in_triton": (*_HAS_KV, f"{_LIGHTNING}head_dim"),
+    "kernels.in_torch": (*_HAS_KV, f"{_LIGHTNING}head_dim", _DENSE),
     # Experts
     "moe": (*_SPARSE, _MTP),
     "moe.shared_intermediate_size": ("moe.moe_shared_expert_intermediate_size", _SHARED),

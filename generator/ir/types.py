@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from lingen.ir.parts import Cache, Gqa, Lightning, Mla, Moe, Mtp, Rope
+from lingen.ir.parts import Cache, Gqa, Kernels, Lightning, Mla, Moe, Mtp, Rope
 from lingen.ir.plan import LayerPlan
 from lingen.ir.sglang import SGLang
 from lingen.ir.tables import TunedTable
@@ -57,6 +57,7 @@ class ModelIR:
     gqa: Gqa | None
     moe: Moe | None
     mtp: Mtp | None
+    kernels: Kernels
     cache: Cache
     weights: WeightMap
     parameters: ParameterCounts

@@ -79,6 +79,10 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "all-dense": ("mlp.first_k_dense_replace=4", *NO_MTP),
     "all-dense-with-mtp": ("mlp.first_k_dense_replace=4",),
     "all-moe": ("mlp.first_k_dense_replace=0",),
+    "lightning-without-kernels": (
+        "attention.lightning.head_dim=12",
+        "attention.lightning.partial_rotary_factor=0.5",
+    ),
     "no-qk-norm": ("attention.lightning.use_qk_norm=false",),
     "no-q-lora": ("attention.mla.q_lora_rank=null",),
     "biases": BIASES,
