@@ -13,7 +13,7 @@ def lower_kernels(
         "lightning": (lightning, lightning is not None and lightning.has_kernels),
         "MLA": (mla, True),
         "GQA": (gqa, False),
-        "experts": (moe, False),
+        "experts": (moe, True),
         "norms": (True, True),
     }
     there = [(name, has) for name, (part, has) in has_kernels.items() if part]

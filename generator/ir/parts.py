@@ -139,6 +139,11 @@ class Moe:
         return self.score_function == "softmax"
 
     @property
+    def limits_groups(self) -> bool:
+        """Whether some groups are masked before experts are chosen."""
+        return not self.is_softmax and self.topk_group < self.n_group
+
+    @property
     def router_kind(self) -> str:
         return "softmax" if self.is_softmax else "sigmoid_grouped"
 

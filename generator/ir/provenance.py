@@ -192,8 +192,8 @@ _ROWS: dict[str, Keys] = {
     "gqa.dense_bias": ("model.use_bias",),
     # Kernels
     "kernels": (),
-    "kernels.in_triton": (*_HAS_KV, f"{_LIGHTNING}head_dim"),
-    "kernels.in_torch": (*_HAS_KV, f"{_LIGHTNING}head_dim", _DENSE),
+    "kernels.in_triton": (*_HAS_KV, f"{_LIGHTNING}head_dim", _DENSE),
+    "kernels.in_torch": (*_HAS_KV, f"{_LIGHTNING}head_dim"),
     # Experts
     "moe": (*_SPARSE, _MTP),
     "moe.shared_intermediate_size": ("moe.moe_shared_expert_intermediate_size", _SHARED),
@@ -202,9 +202,11 @@ _ROWS: dict[str, Keys] = {
     "moe.experts_per_group": ("moe.num_experts", "moe.n_group"),
     "moe.has_expert_bias": (_SCORE,),
     "moe.is_softmax": (_SCORE,),
+    "moe.limits_groups": (_SCORE, "moe.topk_group", "moe.n_group"),
     "moe.router_kind": (_SCORE,),
     "moe.normalizes_weights": ("moe.renormalize", "moe.num_experts_per_tok"),
     "has_tables": (_TABLES,),
+    "has_own_tables": (_TABLES,),
     "tables": (_TABLES,),
     "tables[*]": (_TABLES,),
     **{f"tables[*].{name}": (_TABLES,) for name in _TABLE_FACTS},

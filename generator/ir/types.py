@@ -86,6 +86,11 @@ class ModelIR:
         """Whether the torch package has tuned tables of its experts."""
         return any("torch" in table.targets for table in self.tables)
 
+    @property
+    def has_own_tables(self) -> bool:
+        """Whether some tables were tuned for the kernels of the torch package itself."""
+        return any(set(table.targets) == {"torch"} for table in self.tables)
+
     def moe_shape(self, tp: int, ep: int = 1) -> tuple[int, int]:
         """(E, N) of the experts' down weight [E, hidden, N] on one rank."""
         return moe_shape(self.moe.num_experts, self.moe.moe_intermediate_size, tp, ep)

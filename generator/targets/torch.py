@@ -15,6 +15,7 @@ FILES: tuple[OutputFile, ...] = (
         "kernels/lightning.py", "torch/kernels/lightning.py.j2", lambda ir: ir.plan.has_lightning
     ),
     OutputFile("kernels/mla.py", "torch/kernels/mla.py.j2", lambda ir: ir.mla is not None),
+    OutputFile("kernels/moe.py", "torch/kernels/moe.py.j2", lambda ir: ir.moe is not None),
     OutputFile("kernels/norm.py", "torch/kernels/norm.py.j2"),
     OutputFile("kernels/rope.py", "torch/kernels/rope.py.j2"),
     OutputFile("model.py", "torch/model.py.j2"),

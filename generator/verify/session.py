@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -113,8 +114,8 @@ def recording(model: nn.Module) -> Iterator[dict[str, Tensor]]:
         return hook
 
     def keep_routing(prefix: str):
-        def hook(gate: nn.Module, inputs: tuple, output: tuple[Tensor, Tensor]) -> None:
-            weights, indices = (part.detach().cpu() for part in output)
+        def hook(gate: nn.Module, inputs: tuple, routing: Any) -> None:
+            weights, indices = routing.weights.detach().cpu(), routing.indices.detach().cpu().long()
             order = indices.argsort(dim=-1)
             seen[f"{prefix}.router_logits"] = gate.logits(inputs[0]).detach().cpu()
             seen[f"{prefix}.router_weights"] = weights.gather(-1, order)

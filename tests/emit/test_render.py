@@ -196,6 +196,7 @@ def test_the_torch_target_has_a_pinned_set_of_files():
         "kernels/gqa.py",
         "kernels/lightning.py",
         "kernels/mla.py",
+        "kernels/moe.py",
         "kernels/norm.py",
         "kernels/rope.py",
         "model.py",

@@ -61,7 +61,7 @@ def top_4_of_12() -> Iterator[ModuleType]:
 
 
 def route(package: ModuleType, logits: list[float], bias: list[float]) -> tuple[list, list]:
-    weights, indices = package.model.route_ref(torch.tensor([logits]), torch.tensor(bias))
+    weights, indices = package.kernels.moe.route_ref(torch.tensor([logits]), torch.tensor(bias))
     assert weights.dtype == torch.float32 and indices.dtype == torch.int64
     return indices[0].tolist(), weights[0].tolist()
 
@@ -158,7 +158,7 @@ def test_choice_and_weights_equal_the_reference(
 def test_each_token_is_routed_on_its_own(top_4_of_12: ModuleType) -> None:
     logits = torch.randn(20, 12, generator=torch.Generator().manual_seed(0))
     bias = torch.linspace(-0.1, 0.1, 12)
-    weights, indices = top_4_of_12.model.route_ref(logits, bias)
+    weights, indices = top_4_of_12.kernels.moe.route_ref(logits, bias)
     for token in range(20):
         experts, own = route(top_4_of_12, logits[token].tolist(), bias.tolist())
         assert indices[token].tolist() == experts
@@ -189,15 +189,15 @@ def expert_sum(hidden: Tensor, experts: nn.Module, weights: Tensor, indices: Ten
 def test_both_expert_paths_equal_the_weighted_sum(
     top_4_of_12: ModuleType, num_tokens: int, seed: int
 ) -> None:
-    model = top_4_of_12.model
+    model, moe = top_4_of_12.model, top_4_of_12.kernels.moe
     generator = torch.Generator().manual_seed(seed)
     experts = fill_randomly(model.Experts(), seed)
     hidden = torch.randn(num_tokens, 32, generator=generator)
     logits = torch.randn(num_tokens, 12, generator=generator)
-    weights, indices = model.route_ref(logits, torch.zeros(12))
+    weights, indices = moe.route_ref(logits, torch.zeros(12))
     inputs = (hidden, experts.gate_up_proj, experts.down_proj, weights, indices)
     want = expert_sum(hidden, experts, weights, indices)
-    for run in (model.experts_decode_ref, model.experts_prefill_ref):
+    for run in (moe.experts_decode_ref, moe.experts_prefill_ref):
         out = run(*inputs)
         assert out.dtype == torch.float32
         assert_close(out, want)
@@ -212,7 +212,7 @@ def test_prefill_reads_only_the_experts_that_a_token_chose(top_4_of_12: ModuleTy
     present = [0, 2, 5, 7, 11]
     gate_up = {expert: experts.gate_up_proj[expert] for expert in present}
     down = {expert: experts.down_proj[expert] for expert in present}
-    out = model.experts_prefill_ref(hidden, gate_up, down, weights, indices)
+    out = top_4_of_12.kernels.moe.experts_prefill_ref(hidden, gate_up, down, weights, indices)
     assert_close(out, expert_sum(hidden, experts, weights, indices))
 
 

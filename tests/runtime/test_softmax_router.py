@@ -34,7 +34,7 @@ def packages() -> Iterator[dict[str, ModuleType]]:
 
 
 def route(package: ModuleType, logits: list[float]) -> tuple[list[int], list[float]]:
-    weights, indices = package.model.route_ref(torch.tensor([logits]))
+    weights, indices = package.kernels.moe.route_ref(torch.tensor([logits]))
     assert weights.dtype == torch.float32 and indices.dtype == torch.int64
     return indices[0].tolist(), weights[0].tolist()
 
@@ -119,7 +119,7 @@ def test_huge_logits_stay_finite(packages: dict[str, ModuleType]) -> None:
 
 def test_each_token_is_routed_on_its_own(packages: dict[str, ModuleType]) -> None:
     logits = torch.randn(20, 8, generator=torch.Generator().manual_seed(0))
-    weights, indices = packages["top_3"].model.route_ref(logits)
+    weights, indices = packages["top_3"].kernels.moe.route_ref(logits)
     for token in range(20):
         experts, own = route(packages["top_3"], logits[token].tolist())
         assert indices[token].tolist() == experts

@@ -138,7 +138,7 @@ LINES = [
         "moe.num_shared_experts=2",
     ),
     (
-        "model.py",
+        "kernels/moe.py",
         "ROUTED_SCALING_FACTOR = 2.5",
         f"moe.routed_scaling_factor {MOE} {SCORE}",
         "moe.routed_scaling_factor=1.0",
@@ -175,7 +175,7 @@ LINES = [
         "mtp.num_nextn_predict_layers=0",
     ),
     (
-        "model.py",
+        "kernels/moe.py",
         "    weights = weights / (weights.sum(dim=-1, keepdim=True) + 1e-20)",
         f"moe.renormalize moe.num_experts_per_tok {MOE} {SCORE}",
         "moe.num_experts_per_tok=1",

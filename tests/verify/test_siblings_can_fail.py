@@ -54,7 +54,7 @@ SOURCE_CHANGES = {
     ),
     "sigmoid in place of softmax": (
         "v1-normhead",
-        "model.py",
+        "kernels/moe.py",
         "scores = logits.softmax(dim=-1)",
         "scores = logits.sigmoid()",
         "main.layer.1.router_weights",

@@ -56,14 +56,14 @@ SOURCE_CHANGES = {
     ),
     "router bias in the weights": (
         "bias-tiny",
-        "model.py",
+        "kernels/moe.py",
         "weights = scores.gather(-1, indices)",
         "weights = biased.gather(-1, indices)",
         "main.layer.1.router_weights",
     ),
     "router bias not in the selection": (
         "bias-tiny",
-        "model.py",
+        "kernels/moe.py",
         "biased = scores + expert_bias",
         "biased = scores",
         "main.layer.1.router_indices",
@@ -72,7 +72,7 @@ SOURCE_CHANGES = {
         "bias-tiny",
         "model.py",
         "self.shared_experts(hidden).float()",
-        "ROUTED_SCALING_FACTOR * self.shared_experts(hidden).float()",
+        "2.5 * self.shared_experts(hidden).float()",
         "main.layer.1.out",
     ),
     "MTP: hidden state before embedding": (
