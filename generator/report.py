@@ -247,6 +247,16 @@ def _attention_rows(ir: ModelIR) -> Iterator[tuple[str, str]]:
         place = _place(ir.spec.origin(DECAY_OFFSET))
         yield "decay layer_offset", f"{ir.lightning.decay.layer_offset} ({place})"
         yield "lightning backend", ir.lightning.backend
+    yield "kernels", f"Triton: {', '.join(ir.kernels.in_triton)}"
+    if ir.kernels.in_torch:
+        yield "  plain torch", ", ".join(_reason(ir, name) for name in ir.kernels.in_torch)
+
+
+def _reason(ir: ModelIR, name: str) -> str:
+    """The part's name, and why it has no kernels where that is for its sizes."""
+    if name != "lightning":
+        return name
+    return f"lightning (head_dim {ir.lightning.head_dim}: no power of two >= 16)"
 
 
 def _table_rows(ir: ModelIR) -> Iterator[tuple[str, str]]:

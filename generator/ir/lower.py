@@ -5,6 +5,7 @@ from __future__ import annotations
 from lingen.ir.cache import lower_cache
 from lingen.ir.config_facts import config_facts
 from lingen.ir.decay import lower_decay
+from lingen.ir.kernels import lower_kernels
 from lingen.ir.layers import lower_plan
 from lingen.ir.parameters import count_parameters
 from lingen.ir.parts import Gqa, Lightning, Mla, Moe, Mtp
@@ -48,6 +49,7 @@ def lower(spec: ModelSpec) -> ModelIR:
         gqa=gqa,
         moe=moe,
         mtp=mtp,
+        kernels=lower_kernels(lightning, mla, gqa, moe),
         cache=lower_cache(spec, plan, lightning, mla, gqa, mtp),
         weights=WeightMap(
             groups=groups,

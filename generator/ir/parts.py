@@ -32,6 +32,19 @@ class Lightning:
     chunk_size: int
     decay: Decay
 
+    @property
+    def has_kernels(self) -> bool:
+        """Kernels hold heads as tiles, whose sides are powers of two, and tl.dot takes no less."""
+        return self.head_dim >= 16 and self.head_dim.bit_count() == 1
+
+
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """Parts of the model with Triton kernels, and those in plain torch on every device."""
+
+    in_triton: tuple[str, ...]
+    in_torch: tuple[str, ...]
+
 
 @dataclass(frozen=True, slots=True)
 class Mla:
@@ -137,6 +150,11 @@ class Moe:
     @property
     def has_shared_experts(self) -> bool:
         return self.shared_intermediate_size > 0
+
+    @property
+    def has_side_stream(self) -> bool:
+        """Routed experts run on a second stream beside the shared ones."""
+        return self.overlap_shared_experts and self.has_shared_experts
 
     @property
     def shared_experts_text(self) -> str:

@@ -24,6 +24,7 @@ _TAIL = "attention.pattern.tail"
 _DENSE = "mlp.first_k_dense_replace"
 _MTP = "mtp.num_nextn_predict_layers"
 _SHARED = "moe.num_shared_experts"
+_OVERLAP = "moe.overlap_shared_experts"
 _SCORE = "moe.score_function"
 _FORMATS = "quantization.checkpoint_formats"
 _STATES = "cache.state_dtype"
@@ -78,6 +79,7 @@ _ROWS: dict[str, Keys] = {
     "model.intermediate_size": ("mlp.intermediate_size",),
     "has_dense": (_DENSE,),
     "has_sparse": _SPARSE,
+    "has_side_stream": (*_SPARSE, _SHARED, _OVERLAP),
     "has_skippable": _HAS_KV,
     "rotates_whole_heads": tuple(f"{p}partial_rotary_factor" for p in (_LIGHTNING, _GQA)),
     "has_layer_kinds": (*_GROUPS, _DENSE),
@@ -172,6 +174,7 @@ _ROWS: dict[str, Keys] = {
     "lightning.qkv_bias": ("model.use_qkv_bias",),
     "lightning.dense_bias": ("model.use_bias",),
     "lightning.chunk_size": ("kernels.lightning.chunk_size",),
+    "lightning.has_kernels": (f"{_LIGHTNING}head_dim",),
     "lightning.decay": (),
     "lightning.decay.head_slopes": (_HEADS,),
     "lightning.decay.slope_expression": (_HEADS,),
@@ -189,10 +192,15 @@ _ROWS: dict[str, Keys] = {
     "gqa.rotary_dim": _HALVES[2:],
     "gqa.qkv_bias": ("model.use_qkv_bias",),
     "gqa.dense_bias": ("model.use_bias",),
+    # Kernels
+    "kernels": (),
+    "kernels.in_triton": (*_HAS_KV, f"{_LIGHTNING}head_dim"),
+    "kernels.in_torch": (*_HAS_KV, f"{_LIGHTNING}head_dim", _DENSE),
     # Experts
     "moe": (*_SPARSE, _MTP),
     "moe.shared_intermediate_size": ("moe.moe_shared_expert_intermediate_size", _SHARED),
     "moe.has_shared_experts": (_SHARED,),
+    "moe.has_side_stream": (_SHARED, _OVERLAP),
     "moe.shared_experts_text": (_SHARED,),
     "moe.experts_per_group": ("moe.num_experts", "moe.n_group"),
     "moe.has_expert_bias": (_SCORE,),

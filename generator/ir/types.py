@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from lingen.ir.parts import Cache, Gqa, Lightning, Mla, Moe, Mtp, Rope
+from lingen.ir.parts import Cache, Gqa, Kernels, Lightning, Mla, Moe, Mtp, Rope
 from lingen.ir.plan import LayerPlan
 from lingen.ir.sglang import SGLang
 from lingen.ir.tables import TunedTable
@@ -57,6 +57,7 @@ class ModelIR:
     gqa: Gqa | None
     moe: Moe | None
     mtp: Mtp | None
+    kernels: Kernels
     cache: Cache
     weights: WeightMap
     parameters: ParameterCounts
@@ -144,6 +145,11 @@ class ModelIR:
     def has_sparse(self) -> bool:
         """Whether a decoder layer is a mixture of experts. The MTP layer always is one."""
         return bool(self.plan.moe)
+
+    @property
+    def has_side_stream(self) -> bool:
+        """Whether decoder layers run their routed experts beside the shared ones."""
+        return self.has_sparse and self.moe.has_side_stream
 
     @property
     def has_skippable(self) -> bool:

@@ -12,7 +12,7 @@ _LAYER = "layer."
 
 
 def as_json(results: Sequence[CaseResult]) -> str:
-    """`{"passed", "cases": [{"case", "backend", "passed", "checks": [{"name", …}]}]}`."""
+    """`{"passed", "cases": [{"case", "backend", "ran", "passed", "checks": [{"name", …}]}]}`."""
     passed = all(result.passed for result in results)
     report = {"passed": passed, "cases": [result.to_json() for result in results]}
     return json.dumps(report, indent=1)

@@ -9,6 +9,7 @@ from types import ModuleType
 
 import torch
 from lingen.errors import EnvironmentLacks, LingenError
+from lingen.ir import ModelIR
 from lingen.verify.case import Case, load_case
 from lingen.verify.checks import Check, compare, compare_sets, compare_tokens
 from lingen.verify.package import generated_package, load_model, lower_case
@@ -40,6 +41,7 @@ class CaseResult:
         return {
             "case": self.case,
             "backend": self.backend,
+            "ran": self.what_ran,
             "passed": self.passed,
             "checks": [check.to_json() for check in self.checks],
         }
@@ -98,15 +100,16 @@ def _run(case: Case, convention: str, backend: str, device: str) -> tuple[str, l
     with torch.inference_mode(), generated_package(ir) as package:
         scenarios = Scenarios(case, package, load_model(package, case.folder, device))
         computed = scenarios.alt_decay() if convention == "alt" else scenarios.all()
-        return _what_runs(package, device), list(_compare_all(case, computed))
+        return _what_runs(ir, package, device), list(_compare_all(case, computed))
 
 
-def _what_runs(package: ModuleType, device: str) -> str:
-    """References or kernels, as the package itself decides for tensors on this device."""
+def _what_runs(ir: ModelIR, package: ModuleType, device: str) -> str:
+    """References or kernels, as the package decides for tensors on this device; and of what."""
     dispatch = package.kernels.dispatch
     if not dispatch.uses_kernels(torch.empty(0, device=device)):
         return "torch reference"
-    return "kernels, interpreted" if dispatch.IS_INTERPRETED else "kernels"
+    how = "interpreted kernels" if dispatch.IS_INTERPRETED else "kernels"
+    return f"{how} of {', '.join(ir.kernels.in_triton)}"
 
 
 def _compare_all(case: Case, computed: Computed) -> Iterator[Check]:

@@ -100,6 +100,8 @@ rotated, lightning   64 of 128
 rotated, MLA         64 of 64
 decay layer_offset   0 (specs/families/bailing-moe-v2.5.yaml:{line})
 lightning backend    seg_la
+kernels              Triton: lightning, MLA, norms
+  plain torch        experts
 
 expert kernels       9 tuned tables
   NVIDIA H200        fp8_w8a8 [128, 128], N 256 (tp 4), triton 3.1.0, no _down
@@ -132,6 +134,32 @@ def test_a_model_of_mla_layers_alone_has_no_rows_on_lightning():
     assert "state per slot       0 bytes" in text
     assert "decay" not in text and "backend" not in text
     assert "rotated, MLA         64 of 64" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides", "triton", "torch"),
+    [
+        ("ling-2.6-1t", [], ["lightning", "MLA", "norms"], ["experts"]),
+        ("ring-mini-linear-2.0", [], ["lightning", "norms"], ["GQA", "experts"]),
+        ("ling-mini-2.0", [], ["norms"], ["GQA", "experts"]),
+        (
+            "ling-2.6-flash",
+            ["attention.lightning.head_dim=96"],
+            ["MLA", "norms"],
+            ["lightning", "experts"],
+        ),
+    ],
+)
+def test_kernels_are_told_from_plain_torch(name, overrides, triton, torch):
+    ir = lower(load_spec(f"specs/{name}.yaml", overrides))
+    facts = report.explain_json(ir)["ir"]["kernels"]
+    assert facts == {"in_triton": triton, "in_torch": torch}
+    lines = report.explain_text(ir, color=False).splitlines()
+    assert f"kernels              Triton: {', '.join(triton)}" in lines
+    [text] = [line for line in lines if line.startswith("  plain torch")]
+    for part in torch:
+        assert part in text
+    assert ("(head_dim 96: no power of two >= 16)" in text) == bool(overrides)
 
 
 def test_drafting_adds_the_mtp_layer_to_the_kv_row():

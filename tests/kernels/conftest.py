@@ -1,8 +1,8 @@
-"""Kernel tests run in Triton's interpreter, or on a card; nothing else runs them.
+"""Kernel tests run in Triton's interpreter, or on a card.
 
-Triton decides at import whether it interprets, so `test_in_interpreter.py` runs this folder in a
-process of its own with TRITON_INTERPRET=1. Elsewhere `test_*_kernels.py` are collected where there
-is a card, and carry the mark `gpu`.
+Triton decides at import whether it interprets, so `test_in_interpreter.py` runs each
+`test_*_kernels.py` in a process of its own with TRITON_INTERPRET=1. Elsewhere they carry the mark
+`gpu`, and are skipped without a card.
 """
 
 from __future__ import annotations
@@ -21,11 +21,7 @@ from lingen.verify.package import generated_package
 IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 TINY = Path(__file__).parents[1] / "specs" / "tiny.yaml"
 
-collect_ignore_glob = []
-if IS_INTERPRETED:
-    collect_ignore_glob = ["test_in_interpreter.py", "test_ahead_of_time*.py"]
-elif not torch.cuda.is_available():
-    collect_ignore_glob = ["test_*_kernels.py"]
+collect_ignore_glob = ["test_in_interpreter.py"] if IS_INTERPRETED else []
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -196,7 +196,7 @@ def test_wrong_shapes_are_refused(mla: ModuleType, device: str) -> None:
         call.absorbed(mla)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="full size: on a card")
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="full size: needs a CUDA device")
 @pytest.mark.parametrize("new", [[1, 1, 1, 1], [5, 5, 1, 5], [1, 200, 3, 17]], ids=str)
 def test_full_size_equals_the_reference(mla: ModuleType, device: str, new: list[int]) -> None:
     call = LatentCall.random(FLASH, new, [100, 1000, 0, 5000], torch.bfloat16, device)

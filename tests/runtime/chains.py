@@ -77,6 +77,7 @@ class Runner:
         lengths = [len(part) for part in tokens]
         flat = self.inputs.tokens([token for part in tokens for token in part])
         step = self.backend.prepare(self.batch(chains, lengths, **more))
+        self.backend.apply_pending(step, self.log_decays)
         out = self.backend.forward(
             LAYER_IDX, step, flat.q, flat.k, flat.v, flat.log_decay, flat.scale
         )
@@ -105,8 +106,13 @@ class Runner:
             )
             for name in ("slot", "row")
         )
-        self.backend.commit(LAYER_IDX, slots, rows, self.inputs.log_decay)
-        self.backend.finish_commit(slots)
+        self.backend.commit(slots, rows, self.log_decays)
+
+    @property
+    def log_decays(self) -> list[Tensor]:
+        """Another decay in the layers around the one that runs."""
+        log_decay = self.inputs.log_decay
+        return [log_decay * (1 + layer - LAYER_IDX) for layer in range(NUM_STATE_LAYERS)]
 
     def state(self, chain: Chain) -> Tensor:
         return self.pool[LAYER_IDX, chain.slot]

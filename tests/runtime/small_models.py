@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import ModuleType
 
 import torch
 from lingen.ir import ModelIR, lower
@@ -78,6 +79,10 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "all-dense": ("mlp.first_k_dense_replace=4", *NO_MTP),
     "all-dense-with-mtp": ("mlp.first_k_dense_replace=4",),
     "all-moe": ("mlp.first_k_dense_replace=0",),
+    "lightning-without-kernels": (
+        "attention.lightning.head_dim=12",
+        "attention.lightning.partial_rotary_factor=0.5",
+    ),
     "no-qk-norm": ("attention.lightning.use_qk_norm=false",),
     "no-q-lora": ("attention.mla.q_lora_rank=null",),
     "biases": BIASES,
@@ -169,3 +174,9 @@ def fill_randomly(model: nn.Module, seed: int = 0) -> nn.Module:
             value = noise / param.shape[-1] ** 0.5
         param.data.copy_(value)
     return model.eval()
+
+
+def new_moe(package: ModuleType) -> nn.Module:
+    """A block of experts of its own, with a side stream of its own where the model has one."""
+    model = package.model
+    return model.MoE(*([model.SideStream()] if hasattr(model, "SideStream") else []))

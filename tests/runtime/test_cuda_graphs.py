@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from types import ModuleType
 
 import pytest
 import torch
+from captured_steps import Graph, prefilled, run, waiting_is_an_error
 from lingen.verify.package import generated_package
 from small_models import fill_randomly, lowered_variant
 from step_loop import Served, StepLoop
-from torch import Tensor, nn
+from torch import nn
 
 D = 3
 SIZES = (1, 2, 4, 8)
@@ -26,17 +25,17 @@ TOLERANCE = 1e-4
 pytestmark = pytest.mark.gpu
 
 
-@pytest.fixture(scope="module")
-def package() -> Iterator[ModuleType]:
-    """Dense MLPs, so that all of a step is attention, norms and caches; heads as kernels want."""
+@pytest.fixture(scope="module", params=["all-dense-with-mtp", "every-kind"])
+def package(request: pytest.FixtureRequest) -> Iterator[ModuleType]:
+    """Dense MLPs, and experts beside a shared one; heads as kernels want."""
     overrides = ("attention.lightning.head_dim=64",)
-    with generated_package(lowered_variant("all-dense-with-mtp", *overrides)) as package:
+    with generated_package(lowered_variant(request.param, *overrides)) as package:
         yield package
 
 
 @pytest.fixture(scope="module")
 def model(package: ModuleType) -> nn.Module:
-    return fill_randomly(package.ForCausalLM(drafts=False), seed=3).cuda()
+    return fill_randomly(package.ForCausalLM(drafts=True), seed=3).cuda()
 
 
 def new_loop(package: ModuleType, model: nn.Module, verify_states: str) -> StepLoop:
@@ -56,37 +55,14 @@ def served() -> list[Served]:
     ]
 
 
-@contextmanager
-def waiting_is_an_error() -> Iterator[None]:
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        yield
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
+def padded_to(size: int, width: int, batch: list[Served], feeds: list[list[int]]) -> tuple:
+    """The same requests with rows of padding behind them, `size * width` tokens in all.
 
-
-@dataclass
-class Graph:
-    graph: torch.cuda.CUDAGraph
-    hidden: Tensor
-
-    @classmethod
-    def captured(cls, loop: StepLoop, num_reqs: int, is_verify: bool) -> Graph:
-        step = loop.backend.prepare_capture(num_reqs, is_verify)
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):  # kernels are compiled before the capture
-            loop.model(step, loop.backend)
-        torch.cuda.current_stream().wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            hidden = loop.model(step, loop.backend)
-        return cls(graph, hidden)
-
-
-def prefilled(loop: StepLoop, requests: list[Served]) -> None:
-    step = loop.backend.prepare(loop.batch(requests, [r.tokens for r in requests]))
-    loop.model(step, loop.backend)
+    Products of as many rows have the same bits: no token's experts are others by rounding.
+    """
+    missing = size * width - sum(len(feed) for feed in feeds)
+    rows = [[1] * min(width, missing - done) for done in range(0, missing, width)]
+    return [*batch, *[None] * len(rows)], [*feeds, *rows]
 
 
 @pytest.mark.parametrize("verify_states", ["replay", "snapshot"])
@@ -115,21 +91,25 @@ def test_a_thousand_replays_agree_with_eager_steps(
                 request.computed = 0  # a new request on the same slot, row and pages
         width = D + 1 if is_verify else 1
         feeds = [[chance.randrange(160) for _ in range(chance.randint(1, width))] for _ in batch]
+        num_tokens = sum(len(feed) for feed in feeds)
         accepted = [chance.randint(0, len(feed) - 1) for feed in feeds]
         track = None if is_verify else {0: (0, batch[0].computed + 1)}
         lists = eager.batch(batch, feeds, is_verify, track)
         size = min(size for size in SIZES if size >= len(batch))
+        padded_lists = eager.batch(*padded_to(size, width, batch, feeds), is_verify, track)
         counts = torch.tensor(accepted, dtype=torch.int32, device="cuda")
         padded = torch.nn.functional.pad(counts, (0, 2 * size - len(batch)), value=D)
+        eager_rows = padded_lists.slots.shape[0]
+        eager_counts = torch.nn.functional.pad(counts, (0, eager_rows - len(batch)), value=D)
         with waiting_is_an_error():
-            step = eager.backend.prepare(lists)
-            want = eager.model(step, eager.backend)
+            step = eager.backend.prepare(padded_lists)
+            want = run(eager, step)[:num_tokens]
             static = loop.backend.prepare_replay(lists, size)
             graph = graphs[size, is_verify]
             graph.graph.replay()
-            got = graph.hidden[: want.shape[0]]
+            got = graph.hidden[:num_tokens]
             if is_verify:
-                eager.backend.accept(step, counts)
+                eager.backend.accept(step, eager_counts)
                 loop.backend.accept(static, padded)
         torch.testing.assert_close(got, want, rtol=TOLERANCE, atol=TOLERANCE)
         for request, kept in zip(batch, accepted, strict=True):
@@ -161,7 +141,7 @@ def test_decode_verify_commit_and_copies_never_wait(
             loop.backend.accept(step, counts)
             model.commit(slots, rows, loop.backend)
             loop.backend.copy_states(spare, spare)
-            decoded = model(loop.backend.prepare(decode), loop.backend)
-            logits = model.compute_logits(torch.cat([hidden, decoded]))
+            decoded = run(loop, loop.backend.prepare(decode))
+            logits = model.compute_logits(torch.cat([hidden, *decoded.chunk(2, dim=-1)]))
         assert logits.isfinite().all()
     assert loop.pools.state[:, 0].isfinite().all()

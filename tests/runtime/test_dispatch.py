@@ -8,6 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from lingen.emit.render import render
+from lingen.ir import ModelIR
+from lingen.verify.package import generated_package
+from small_models import lowered_small, lowered_variant
 
 GENERATED = Path(__file__).parents[2] / "generated"
 
@@ -46,3 +50,30 @@ def test_kernels_run_on_a_cpu_only_in_the_interpreter() -> None:
     assert run("ling_2_6_flash", "present") == [True, False]
     assert run("ling_2_6_flash", "present", TRITON_INTERPRET="0") == [True, False]
     assert run("ling_2_6_flash", "present", TRITON_INTERPRET="1") == [True, True]
+
+
+def lightning_text(ir: ModelIR) -> str:
+    return render(ir, "torch")["kernels/lightning.py"].decode()
+
+
+@pytest.mark.parametrize("head_dim", [8, 24])
+def test_head_dimension_that_kernels_do_not_take_leaves_references_alone(head_dim: int) -> None:
+    ir = lowered_small(f"attention.lightning.head_dim={head_dim}")
+    assert "lightning" in ir.kernels.in_torch
+    text = lightning_text(ir)
+    assert "triton" not in text and "uses_kernels" not in text
+    assert f"and this one is {head_dim}." in text
+    with generated_package(ir) as package:
+        lightning, backend = package.kernels.lightning, package.backend
+        for name in ("decode", "decode_fused", "verify", "verify_snapshot", "commit", "accept"):
+            reference = getattr(lightning, f"lightning_{name}_ref")
+            assert getattr(backend, f"lightning_{name}") is reference
+        assert set(backend.LIGHTNING_PREFILLS.values()) == {lightning.lightning_prefill_ref}
+
+
+def test_other_head_dimensions_are_never_left_to_references_on_a_device() -> None:
+    ir = lowered_variant("every-kind")
+    assert "lightning" in ir.kernels.in_triton
+    text = lightning_text(ir)
+    wrappers = text.count('"""As `lightning_')
+    assert wrappers == 8 and text.count("if not uses_kernels(") == wrappers

@@ -11,7 +11,7 @@ from comparison import assert_close, assert_same_bits
 from lingen.ir import ModelIR
 from lingen.ir.decay import decay
 from serving import NUM_PAGES, NUM_SLOTS, Request, Server, requests_of
-from small_models import fill_randomly
+from small_models import fill_randomly, new_moe
 from torch import Tensor, nn
 
 LENGTHS = [5, 18, 33]
@@ -273,6 +273,6 @@ def test_model_without_drafts_has_no_weights_for_them(
 
 
 def test_random_weights_depend_on_the_seed_alone(tiny: ModuleType) -> None:
-    first, again, other = (fill_randomly(tiny.model.MoE(), seed) for seed in (3, 3, 4))
+    first, again, other = (fill_randomly(new_moe(tiny), seed) for seed in (3, 3, 4))
     assert torch.equal(first.gate.weight, again.gate.weight)
     assert not torch.equal(first.gate.weight, other.gate.weight)

@@ -13,7 +13,7 @@ from comparison import assert_close
 from hypothesis import given
 from hypothesis import strategies as st
 from lingen.verify.package import generated_package
-from small_models import fill_randomly, lowered_small
+from small_models import fill_randomly, lowered_small, new_moe
 from torch import Tensor, nn
 
 SCALING = 2.5
@@ -224,7 +224,7 @@ def test_scaling_is_applied_once_and_never_to_the_shared_expert(
     is_decode: bool, num_shared: int, want: float
 ) -> None:
     with routed_package(12, 3, 2, 4, f"moe.num_shared_experts={num_shared}") as package:
-        moe = package.model.MoE()
+        moe = new_moe(package)
     for param in moe.parameters():
         param.data.zero_()
 
@@ -246,7 +246,7 @@ def test_scaling_is_applied_once_and_never_to_the_shared_expert(
 
 @pytest.mark.parametrize("is_decode", [True, False], ids=["decode", "prefill"])
 def test_input_of_the_experts_is_never_written(top_4_of_12: ModuleType, is_decode: bool) -> None:
-    moe = fill_randomly(top_4_of_12.model.MoE())
+    moe = fill_randomly(new_moe(top_4_of_12))
     hidden = torch.randn(4, 32, generator=torch.Generator().manual_seed(2))
     before = hidden.clone()
     moe(hidden, SimpleNamespace(batch=SimpleNamespace(is_prefill=not is_decode)))

@@ -13,7 +13,7 @@ from comparison import assert_close
 from hypothesis import given
 from hypothesis import strategies as st
 from lingen.verify.package import generated_package
-from small_models import V1, fill_randomly, lowered
+from small_models import V1, fill_randomly, lowered, new_moe
 
 SETTINGS = {
     "top_3": (),
@@ -143,7 +143,7 @@ def test_nothing_scales_the_experts_or_the_shared_ones(
     packages: dict[str, ModuleType], name: str, routed: float, is_decode: bool
 ) -> None:
     """All experts and the shared MLP return 1; all scores are 1/8."""
-    moe = packages[name].model.MoE()
+    moe = new_moe(packages[name])
     for param in moe.parameters():
         param.data.zero_()
     shared = moe.shared_experts

@@ -254,3 +254,28 @@ def test_verify_batch_that_cannot_be_is_refused(
             [[1, 2], [3, 4]], [0, 0], [0, 1], [[0], [1]], is_verify=True, **wrong
         )
     assert str(refusal.value) == message
+
+
+@pytest.mark.parametrize("verify_states", ["replay", "snapshot"])
+def test_one_call_serves_all_layers(
+    tiny: ModuleType, monkeypatch: pytest.MonkeyPatch, verify_states: str
+) -> None:
+    """Applying what is pending, accepting and committing do not go layer by layer."""
+    calls: list[str] = []
+
+    def counted(name: str) -> None:
+        function = getattr(tiny.backend, name)
+        monkeypatch.setattr(
+            tiny.backend, name, lambda *arguments: (calls.append(name), function(*arguments))
+        )
+
+    counted("lightning_commit")
+    counted("lightning_accept")
+    runner = new_runner(tiny, verify_states=verify_states)
+    chain = Chain(slot=4, row=2)
+    runner.verify_step([chain], [[0, 1, 2, 3]], [2])
+    assert calls == ([] if verify_states == "replay" else ["lightning_accept"])
+    calls.clear()
+    runner.run([chain], [[4]])
+    runner.commit([chain])
+    assert calls == (["lightning_commit"] * 2 if verify_states == "replay" else [])

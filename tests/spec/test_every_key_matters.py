@@ -157,7 +157,6 @@ ONE_VALUE_IN = {
 }
 # Decisions that the torch package does not take from the spec so far: they change the IR only.
 NOT_IN_THE_PACKAGE_YET = {
-    "moe.overlap_shared_experts",  # the package runs its experts on one stream
     "cache.mamba_full_memory_ratio",  # the caller gives the sizes of both pools
     "cache.prefix_cache",  # the package shares no prefixes itself: its caller gives pages and slots
     "cache.extra_buffer",  # as prefix_cache
@@ -169,7 +168,6 @@ IN_THE_PLUGIN = {
     "cache.mamba_full_memory_ratio",
     "cache.prefix_cache",
     "cache.extra_buffer",
-    "moe.overlap_shared_experts",
 }
 # Keys that every model states and that have no meaning without lightning layers.
 WITHOUT_LIGHTNING = {
