@@ -24,6 +24,7 @@ _TAIL = "attention.pattern.tail"
 _DENSE = "mlp.first_k_dense_replace"
 _MTP = "mtp.num_nextn_predict_layers"
 _SHARED = "moe.num_shared_experts"
+_OVERLAP = "moe.overlap_shared_experts"
 _SCORE = "moe.score_function"
 _FORMATS = "quantization.checkpoint_formats"
 _STATES = "cache.state_dtype"
@@ -78,6 +79,7 @@ _ROWS: dict[str, Keys] = {
     "model.intermediate_size": ("mlp.intermediate_size",),
     "has_dense": (_DENSE,),
     "has_sparse": _SPARSE,
+    "has_side_stream": (*_SPARSE, _SHARED, _OVERLAP),
     "has_skippable": _HAS_KV,
     "rotates_whole_heads": tuple(f"{p}partial_rotary_factor" for p in (_LIGHTNING, _GQA)),
     "has_layer_kinds": (*_GROUPS, _DENSE),
@@ -198,6 +200,7 @@ _ROWS: dict[str, Keys] = {
     "moe": (*_SPARSE, _MTP),
     "moe.shared_intermediate_size": ("moe.moe_shared_expert_intermediate_size", _SHARED),
     "moe.has_shared_experts": (_SHARED,),
+    "moe.has_side_stream": (_SHARED, _OVERLAP),
     "moe.shared_experts_text": (_SHARED,),
     "moe.experts_per_group": ("moe.num_experts", "moe.n_group"),
     "moe.has_expert_bias": (_SCORE,),

@@ -65,8 +65,10 @@ class FakeCard:
 
 
 @pytest.fixture
-def card(monkeypatch: pytest.MonkeyPatch) -> FakeCard:
+def card(tiny: ModuleType, monkeypatch: pytest.MonkeyPatch) -> FakeCard:
     card = FakeCard()
+    # Kernels would look for a real one.
+    monkeypatch.setattr(tiny.kernels.moe, "uses_kernels", lambda tensor: False)
     monkeypatch.setattr(OnCard, "log", card.log)
     monkeypatch.setattr(torch.cuda, "Stream", card.new_stream)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: card.current)

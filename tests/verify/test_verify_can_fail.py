@@ -71,8 +71,8 @@ SOURCE_CHANGES = {
     "shared experts scaled too": (
         "bias-tiny",
         "model.py",
-        "self.shared_experts(hidden).float()",
-        "2.5 * self.shared_experts(hidden).float()",
+        "shared.float()",
+        "2.5 * shared.float()",
         "main.layer.1.out",
     ),
     "MTP: hidden state before embedding": (
