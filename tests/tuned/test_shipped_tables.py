@@ -13,6 +13,7 @@ import jsonschema
 import pytest
 from lingen.cli import run
 from lingen.emit.render import render
+from lingen.errors import SpecError
 from lingen.ir import lower
 from lingen.spec import load_spec
 from lingen.targets import TARGETS
@@ -166,6 +167,28 @@ def test_a_table_for_one_target_replaces_the_published_one_there_and_nowhere_els
     ir = lower(load_spec(tmp_path / "mine.yaml"))
     names = [(table.targets, table.source) for table in ir.tables]
     assert names == [(("sglang",), "a test")] * 2 + [(("torch",), "lingen tune")]
+
+
+@pytest.mark.parametrize(
+    ("targets", "down_says", "is_taken"),
+    [("[torch]", True, True), ("[torch]", False, False), ("[torch, sglang]", True, False)],
+)
+def test_an_up_table_uses_tma_where_only_our_kernels_read_it_and_the_down_table_says_it_too(
+    targets, down_says, is_taken, tmp_path
+):
+    """The engine takes the flag from the down table, for both."""
+    up = tmp_path / "tuned" / "own" / H200
+    up.parent.mkdir(parents=True)
+    row = json.loads((TUNED / H200).read_text())["256"]
+    up.write_text(json.dumps({"1": row | {"USE_TMA": True}}))
+    down = row | {"USE_TMA": False} if down_says else row
+    up.with_name(up.name.replace(".json", "_down.json")).write_text(json.dumps({"1": down}))
+    tables = entry(f"own/{H200}", targets=targets)
+    if is_taken:
+        assert len(tuned_paths(mine(tmp_path, tables))) == 2
+    else:
+        with pytest.raises(SpecError, match=r"1\.USE_TMA: in an up table"):
+            mine(tmp_path, tables)
 
 
 def test_a_model_without_tables_has_neither_files_nor_a_lookup():
