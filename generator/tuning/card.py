@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from lingen.tuning.experts import Experts
@@ -23,6 +23,8 @@ class Card:
         self.experts = experts
         self.stream = torch.cuda.Stream()
         self.pool = torch.cuda.graph_pool_handle()
+        # Memory goes from one graph to the next as long as one that has the pool is alive.
+        self.keeper = self._capture([lambda: torch.zeros(1, device="cuda")])
 
     @torch.no_grad()
     def microseconds(self, num_tokens: int, pair: Pair) -> float:
@@ -51,7 +53,12 @@ class Card:
         except Exception as error:
             torch.cuda.synchronize()  # a broken context ends the search instead
             raise CannotRun(next(iter(str(error).splitlines()), type(error).__name__)) from error
-        # Not torch.cuda.graph: it empties the allocator's cache each time.
+        graph = self._capture(calls)
+        self._replay(graph)
+        return graph
+
+    def _capture(self, calls: Sequence[Callable[[], object]]) -> torch.cuda.CUDAGraph:
+        """Without `torch.cuda.graph`, which empties the allocator's cache each time."""
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
         with torch.cuda.stream(self.stream):
@@ -59,7 +66,6 @@ class Card:
             for call in calls:
                 call()
             graph.capture_end()
-        self._replay(graph)
         return graph
 
     def _replay(self, graph: torch.cuda.CUDAGraph) -> float:

@@ -39,24 +39,21 @@ class Experts:
         """`count` calls with `num_tokens` tokens, of which each chooses other experts."""
         up, down = pair
         return [
-            partial(
-                self.moe.experts,
-                **self._input(num_tokens, index),
-                **self.weights,
-                up_row=up,
-                down_row=down,
-            )
+            partial(self.moe.experts, **self.arguments(num_tokens, index), up_row=up, down_row=down)
             for index in range(count)
         ]
 
-    def _input(self, num_tokens: int, index: int) -> dict[str, Any]:
-        """Tokens of their own for each index, and their experts as the package's router has it."""
+    def arguments(self, num_tokens: int, index: int) -> dict[str, Any]:
+        """Of `experts`, but for the rows.
+
+        Each index has tokens of its own, and the experts that the package's router gives them.
+        """
         place = num_tokens, index
         if place not in self._inputs:
             hidden = self._normal(num_tokens, self.shape.hidden)
             routing = self.moe.route(hidden, self.router, self.bias)
             self._inputs[place] = {"hidden": hidden, "routing": routing}
-        return self._inputs[place]
+        return {**self._inputs[place], **self.weights}
 
     def _weight(self, name: str, rows: int, columns: int) -> dict[str, Tensor]:
         """[E, rows, columns], and in fp8 scales per row or block that leave values near 1."""

@@ -53,7 +53,8 @@ RowKey = tuple[tuple[str, int | bool], ...]
 
 
 def row_key(row: Row) -> RowKey:
-    return tuple(sorted(row.items()))
+    """Alike for rows that mean the same."""
+    return tuple(sorted((key, value) for key, value in row.items() if value is not False))
 
 
 @dataclass(slots=True)
