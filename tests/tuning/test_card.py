@@ -62,7 +62,8 @@ class FakeCuda:
 
         fakes = {
             "CUDAGraph": Graph, "Event": Event, "Stream": lambda: "side",
-            "synchronize": lambda: None, "stream": lambda stream: nullcontext(), "graph_pool_handle": lambda: "pool",
+            "synchronize": lambda: None, "stream": lambda stream: nullcontext(),
+            "graph_pool_handle": lambda: "pool",
         }  # fmt: skip
         for name, fake in fakes.items():
             monkeypatch.setattr(torch.cuda, name, fake)
