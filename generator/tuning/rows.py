@@ -244,7 +244,7 @@ def rows_to_try(shape: Shape, num_tokens: int, product: str, shared_memory: int)
     """Rows for one product, the most promising first.
 
     shared_memory: bytes that a block may use. Left out is what does not fit there, what is larger
-    than the product, and what would take two scales for one tile.
+    than the product, and what would take two scales for one step along K.
     """
     tiles = _TILES[shape.form, product]
     rows = [_row(m, tile) for m in blocks_of_rows(shape, num_tokens) for tile in tiles[m]]
@@ -280,7 +280,7 @@ def _is_possible(row: Row, shape: Shape, product: str, shared_memory: int) -> bo
     block_n, block_k = row["BLOCK_SIZE_N"], row["BLOCK_SIZE_K"]
     if block_n > columns or block_k > depth:
         return False
-    if shape.scale_block and (block_n > shape.scale_block[0] or block_k > shape.scale_block[1]):
+    if shape.scale_block and block_k > shape.scale_block[1]:
         return False
     weight_columns = 2 * block_n if product == "up" else block_n
     tile = (row["BLOCK_SIZE_M"] + weight_columns) * block_k * shape.weight_bytes

@@ -165,7 +165,7 @@ def test_both_products_have_rows_of_every_block_size(form, tokens):
     assert up == down != set()
     if block:
         rows = [row for product in PRODUCTS for row in rows_to_try(shape, tokens, product, H200)]
-        assert all(row["BLOCK_SIZE_N"] <= 128 and row["BLOCK_SIZE_K"] <= 128 for row in rows)
+        assert all(row["BLOCK_SIZE_K"] <= 128 for row in rows)
 
 
 times = st.lists(st.floats(1, 1000), min_size=3, max_size=15)
