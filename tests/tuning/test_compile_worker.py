@@ -63,18 +63,18 @@ def compiled(cache: Path) -> set[str]:
     return {path.relative_to(cache).as_posix() for path in cache.rglob("*.cubin")}
 
 
-@pytest.mark.parametrize("form", ["bf16", "fp8_channel", "fp8_block"])
-def test_what_is_compiled_is_what_calls_on_real_tensors_ask_for(form, tmp_path):
+@pytest.mark.parametrize(("form", "counts"), [("bf16", (1, 32)), ("fp8_block", (32,))])
+def test_what_is_compiled_is_what_calls_on_real_tensors_ask_for(form, counts, tmp_path):
     shape = Shape(16, 128, 256, 8, form, (128, 128) if form == "fp8_block" else None)
     jobs = []
-    for tokens in (1, 32):
+    for tokens in counts:
         up, down = (rows_to_try(shape, tokens, product, 1 << 20)[-1] for product in ("up", "down"))
         jobs.append([[tokens, up, down]])
-    assert answers(WORKER, shape, jobs, tmp_path) == ["done", "done"]
+    assert answers(WORKER, shape, jobs, tmp_path) == ["done"] * len(jobs)
     found = compiled(tmp_path)
     for kernel in ("gate_up_kernel", "down_kernel"):
         assert any(path.endswith(f"/{kernel}.cubin") for path in found)
-    assert answers(CALLER, shape, jobs, tmp_path) == ["done", "done"]
+    assert answers(CALLER, shape, jobs, tmp_path) == ["done"] * len(jobs)
     assert compiled(tmp_path) == found
 
 
