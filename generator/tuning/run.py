@@ -89,7 +89,12 @@ def tune(
         report=report,
         seconds=options.seconds,
     )
-    choices = search.run()
+    try:
+        choices = search.run()
+    except KeyboardInterrupt:
+        state.save()
+        report(f"{len(state.times)} times are kept in {files.state}: the same command goes on")
+        raise
     write_tables(files, choices, key, {"torch": bench.torch, "source": "lingen tune"})
     if not search.skipped:
         state.remove()

@@ -104,10 +104,8 @@ def tuned(
     folder: Path, measurer: FakeMeasurer, asked: Request | None = None, **values: object
 ) -> Outcome:
     options = {name: values.pop(name) for name in ("seconds", "restart", "force") if name in values}
-    lines: list[str] = []
-    return tune(
-        asked or request(), Options(folder, **options), bench(measurer, **values), lines.append
-    )
+    report = values.pop("report", lambda line: None)
+    return tune(asked or request(), Options(folder, **options), bench(measurer, **values), report)
 
 
 if __name__ == "__main__":

@@ -48,6 +48,15 @@ def interrupted(folder: Path, after: int) -> FakeMeasurer:
     return measurer
 
 
+def test_an_interrupted_run_says_where_it_goes_on(tmp_path):
+    lines = []
+    with pytest.raises(KeyboardInterrupt):
+        tuned(tmp_path, FakeMeasurer(stop_after=7), report=lines.append)
+    known = len(json.loads(state_of(tmp_path).read_text())["times"])
+    assert 7 <= known <= 14  # a default pair gives two
+    assert lines[-1] == f"{known} times are kept in {state_of(tmp_path)}: the same command goes on"
+
+
 def state_of(folder: Path) -> Path:
     return folder / "triton_3_6_0" / f"{STEM}.state"
 
