@@ -104,7 +104,7 @@ class Layer:
     def __init__(self, form: str) -> None:
         is_fp8, block = form != "bf16", BLOCK if form == "fp8_block" else None
         sizes = (model.NUM_EXPERTS, model.MOE_INTERMEDIATE_SIZE)
-        shape = Shape(*sizes, model.HIDDEN_SIZE, model.NUM_EXPERTS_PER_TOK, form, block)
+        shape = Shape(*sizes, model.HIDDEN_SIZE, moe.NUM_EXPERTS_PER_TOK, form, block)
         self.experts = Experts(package, shape, "cuda")
         key = tables.TableKey(
             *sizes,
