@@ -93,7 +93,9 @@ def card_of(cuda: FakeCuda, shape: Shape = FLASH) -> Card:
 
 @pytest.mark.parametrize("tokens", [1, 8, 512])
 def test_a_time_is_that_of_one_call(cuda, tokens):
-    assert card_of(cuda).microseconds(tokens, (35.5, 19.5)) == 55.0
+    card = card_of(cuda)
+    assert card.microseconds(tokens, (35.5, 19.5)) == 55.0
+    assert card.microseconds(tokens, (30.0, 19.5)) == 49.5
 
 
 def test_few_tokens_are_measured_over_several_calls_so_that_weights_come_from_memory(cuda):

@@ -16,6 +16,7 @@ from fake_card import FakeMeasurer, request, tuned
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lingen.errors import LingenError
+from lingen.tuning.state import row_key
 
 STEM = "E=256,N=1024,device_name=NVIDIA_H200"
 FINISHED = {f"{STEM}.json", f"{STEM}_down.json", f"{STEM}.measured.json"}
@@ -46,6 +47,22 @@ def interrupted(folder: Path, after: int) -> FakeMeasurer:
     with pytest.raises(KeyboardInterrupt):
         tuned(folder, measurer)
     return measurer
+
+
+def test_what_is_known_is_neither_compiled_nor_counted_again(tmp_path):
+    interrupted(tmp_path, 20)
+    known = {
+        (time["product"], time["tokens"], row_key(time["row"]))
+        for time in json.loads(state_of(tmp_path).read_text())["times"]
+    }
+    asked = []
+
+    def prepare(variants):
+        asked.extend((v.product, n, row_key(v.row)) for v in variants for n in v.token_counts)
+        return variants
+
+    tuned(tmp_path, FakeMeasurer(), prepare=prepare)
+    assert known and asked and not known & set(asked)
 
 
 def test_an_interrupted_run_says_where_it_goes_on(tmp_path):
@@ -100,6 +117,7 @@ def test_killed_twice_and_resumed_it_writes_the_same(whole, tmp_path):
             time.sleep(0.01)
         process.send_signal(signal.SIGKILL)
         process.wait()
+        assert len(json.loads(state.read_text())["times"]) < 60, "not written after each row"
         names = {name for name in contents(tmp_path) if not name.endswith(".tmp")}
         assert names == {f"{STEM}.state"}
     (state.parent / f".{STEM}.json.a1b2c3.tmp").write_text("{")  # a kill amid a write

@@ -19,18 +19,20 @@ VARIANTS += [Variant("down", ROW | {"num_stages": n}, (64,)) for n in (2, 3, 4)]
 # Writes what it is asked to a file of its own, and answers; or ends before, or amid.
 WORKER = """
 import json, os, sys, time
-folder, shape, log, ends_after = sys.argv[3], json.loads(sys.argv[4]), sys.argv[1], int(sys.argv[2])
+log, ends_after, pause = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
+folder, shape = sys.argv[4], json.loads(sys.argv[5])
 for number, line in enumerate(sys.stdin):
     if number == ends_after:
         sys.exit(1)
     with open(os.path.join(log, str(os.getpid())), "a") as file:
         file.write(line)
+    time.sleep(pause)
     print("done", flush=True)
 """
 
 
-def workers(log: Path, count: int, ends_after: int = 100) -> Workers:
-    command = (sys.executable, "-c", WORKER, str(log), str(ends_after))
+def workers(log: Path, count: int, ends_after: int = 100, pause: float = 0.0) -> Workers:
+    command = (sys.executable, "-c", WORKER, str(log), str(ends_after), str(pause))
     return Workers(count, Path("package"), request().shape, default_rows, command)
 
 
@@ -57,9 +59,11 @@ def test_a_worker_is_asked_for_the_calls_that_are_measured(tmp_path):
 
 
 def test_no_worker_outlives_a_search_that_is_given_up(tmp_path):
-    ready = workers(tmp_path, 2)(VARIANTS)
+    ready = workers(tmp_path, 2, pause=0.5)(VARIANTS * 50)
     next(ready)
+    start = time.monotonic()
     ready.close()
+    assert time.monotonic() - start < 5
     for pid in (int(log.name) for log in tmp_path.iterdir()):
         give_up = time.monotonic() + 10
         while Path("/proc", str(pid)).exists() and time.monotonic() < give_up:
