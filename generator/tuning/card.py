@@ -63,9 +63,11 @@ class Card:
         torch.cuda.synchronize()
         with torch.cuda.stream(self.stream):
             graph.capture_begin(self.pool)
-            for call in calls:
-                call()
-            graph.capture_end()
+            try:
+                for call in calls:
+                    call()
+            finally:  # after Ctrl-C, too: what is left open would fail all that comes after it
+                graph.capture_end()
         return graph
 
     def _replay(self, graph: torch.cuda.CUDAGraph) -> float:

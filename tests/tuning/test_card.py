@@ -119,6 +119,17 @@ def test_what_cannot_run_is_told_in_a_line_and_the_next_row_is_measured(cuda):
     assert card.microseconds(8, (1.0, 3.0)) == 4.0
 
 
+def test_ctrl_c_amid_a_capture_leaves_none_open(cuda):
+    card = card_of(cuda)
+
+    def pressed():
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        card._capture([pressed])
+    assert cuda.running is None
+
+
 def test_a_graph_is_replayed_once_before_it_is_timed(cuda):
     card_of(cuda).microseconds(64, (1.0, 2.0))
     assert cuda.now == 3.0 * (REPLAYS + 1)
