@@ -15,6 +15,7 @@ import typer
 from lingen import __version__
 from lingen.errors import LingenError
 from lingen.plan_command import plan
+from lingen.tune_command import tune
 
 INTERRUPTED = 130
 BUG = 70
@@ -199,6 +200,7 @@ def explain(
 
 
 app.command()(plan)
+app.command()(tune)
 
 
 @app.command()

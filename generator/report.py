@@ -271,6 +271,7 @@ def _table_rows(ir: ModelIR) -> Iterator[tuple[str, str]]:
 def table_text(table: TunedTable) -> str:
     """`fp8_w8a8 [128, 128], N 512 (tp 2), triton 3.5.1`"""
     dtype = f"{table.dtype} {list(table.block_shape)}" if table.block_shape else table.dtype
+    dtype += " per channel" if table.per_channel_quant else ""
     sizes = ", ".join(str(size) for size in table.tp)
     parts = [f"{dtype}, N {table.width} (tp {sizes})", f"triton {table.triton}"]
     if table.is_alias:

@@ -5,13 +5,12 @@ Knows nothing of how the spec was made.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
-import tempfile
 from pathlib import Path
 
 from lingen.errors import LingenError
+from lingen.files import replace_file
 from lingen.hf.importer import Imported
 from lingen.spec.source import shown_path
 
@@ -34,26 +33,9 @@ def write_spec(path: Path, text: str, force: bool) -> None:
     try:
         if path.parent == Path("specs"):
             path.parent.mkdir(exist_ok=True)
-        _replace(path, text)
+        replace_file(path, text)
     except OSError as error:
         raise LingenError(f"{shown}: cannot be written: {error.strerror}") from None
-
-
-def _replace(path: Path, text: str) -> None:
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
-    try:
-        with open(handle, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(temporary, 0o666 & ~mask)
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
 
 
 def print_imported(imported: Imported, place: Path | None) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from lingen.errors import Position, Problem
 from lingen.tuned.lookup import Rows
-from lingen.tuned.rows import Fault, Limits, disagreement, table_faults
+from lingen.tuned.rows import TMA, Fault, Limits, disagreement, table_faults
 
 from .dialect import parse
 from .nodes import MappingNode, dotted_key, escaped, shortened
@@ -27,6 +27,11 @@ class TableFile:
     rows: Rows | None
     problems: tuple[Problem, ...] = ()
 
+    @property
+    def uses_tma(self) -> bool:
+        """Whether its rows say for themselves how weights are read."""
+        return self.rows is not None and any(TMA in row for row in self.rows.values())
+
     def place_of(self, *path: str) -> Position:
         """Where the key at a path stands."""
         # Numbers of lines are needed in messages only, and finding them takes long.
@@ -40,7 +45,7 @@ class TableFile:
         return position
 
 
-def read_table(path: Path, display: str, limits: Limits, is_down: bool) -> TableFile:
+def read_table(path: Path, display: str, limits: Limits, may_use_tma: bool) -> TableFile:
     """The rows of a table's file, or everything wrong with it."""
     try:
         text = read_file(path, display)
@@ -59,7 +64,7 @@ def read_table(path: Path, display: str, limits: Limits, is_down: bool) -> Table
         # The dialect of specs refuses a key written twice and names both lines.
         return TableFile(display, text, None, tuple(parse(text, display)[1]))
     file = TableFile(display, text, None)
-    problems = tuple(_problem(file, fault) for fault in table_faults(table, limits, is_down))
+    problems = tuple(_problem(file, fault) for fault in table_faults(table, limits, may_use_tma))
     if problems:
         return TableFile(display, text, None, problems)
     return TableFile(display, text, {int(count): row for count, row in table.items()})

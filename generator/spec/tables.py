@@ -201,11 +201,12 @@ def _read_entry(
         block_k=entry.values["block_shape"][1] if entry.values["block_shape"] else None,
     )
     path, display = place
-    up = read_table(path, display, limits, is_down=False)
-    down_path = Path(_down(str(path)))
-    if not down_path.exists():
-        return up, None
-    return up, read_table(down_path, _down(display), limits, is_down=True)
+    down_path, down = Path(_down(str(path))), None
+    if down_path.exists():
+        down = read_table(down_path, _down(display), limits, may_use_tma=True)
+    # The engine takes the flag from `_down` tables alone, the torch target's kernels from each row.
+    is_own = "sglang" not in entry.values["targets"] and down is not None and down.uses_tma
+    return read_table(path, display, limits, may_use_tma=is_own), down
 
 
 def _pair_problems(up: TableFile, down: TableFile | None) -> Iterator[Problem]:

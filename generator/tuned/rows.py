@@ -22,8 +22,8 @@ WEIGHT_BYTES = {None: 2, "fp8_w8a8": 1}
 
 _BLOCKS = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K")
 _REQUIRED = (*_BLOCKS, "GROUP_SIZE_M")
-_TMA = "USE_TMA"
-_KEYS = (*_REQUIRED, "num_warps", "num_stages", _TMA)
+TMA = "USE_TMA"
+_KEYS = (*_REQUIRED, "num_warps", "num_stages", TMA)
 _MIN_BLOCK = 16
 _MAX_BLOCK = 1024
 _MAX_WARPS = 32
@@ -55,8 +55,11 @@ class Fault:
     expected: str | None
 
 
-def table_faults(table: object, limits: Limits, is_down: bool) -> Iterator[Fault]:
-    """Everything wrong with a table as JSON has it, in its order."""
+def table_faults(table: object, limits: Limits, may_use_tma: bool) -> Iterator[Fault]:
+    """Everything wrong with a table as JSON has it, in its order.
+
+    may_use_tma: for `_down` tables, and for up tables that the engine never reads.
+    """
     if not isinstance(table, dict) or not table:
         yield Fault((), "not a table", None, "an object from token counts to rows, at least one")
         return
@@ -66,7 +69,7 @@ def table_faults(table: object, limits: Limits, is_down: bool) -> Iterator[Fault
         elif not isinstance(row, dict):
             yield Fault((count,), "not a row", None, f"an object with {', '.join(_REQUIRED)}")
         else:
-            faults = [*_key_faults(row, is_down), *_value_faults(row)]
+            faults = [*_key_faults(row, may_use_tma), *_value_faults(row)]
             yield from (
                 Fault((count, *f.path), f.message, f.found, f.expected)
                 for f in faults or _fit_faults(row, limits)
@@ -77,16 +80,16 @@ def _is_count(text: str) -> bool:
     return text.isascii() and text.isdigit() and text[0] != "0" and len(text) < 10
 
 
-def _key_faults(row: Mapping[str, object], is_down: bool) -> Iterator[Fault]:
+def _key_faults(row: Mapping[str, object], may_use_tma: bool) -> Iterator[Fault]:
     for key in _REQUIRED:
         if key not in row:
             yield Fault((), f"{key} is missing", None, f"a row with {', '.join(_REQUIRED)}")
     for key in row:
         if key not in _KEYS:
             yield Fault((key,), "unknown key", None, f"one of {', '.join(_KEYS)}")
-    if _TMA in row and not is_down:
+    if TMA in row and not may_use_tma:
         expected = "in a _down table only: it decides how the up product's output is laid out"
-        yield Fault((_TMA,), "in an up table", None, expected)
+        yield Fault((TMA,), "in an up table", None, expected)
 
 
 def _value_faults(row: Mapping[str, object]) -> Iterator[Fault]:
@@ -98,8 +101,8 @@ def _value_faults(row: Mapping[str, object]) -> Iterator[Fault]:
     for key, largest in (("GROUP_SIZE_M", _MAX_GROUP), ("num_stages", _MAX_STAGES)):
         if key in row and not (type(row[key]) is int and 1 <= row[key] <= largest):
             yield _value_fault(key, row, f"an integer from 1 to {largest}")
-    if _TMA in row and type(row[_TMA]) is not bool:
-        yield _value_fault(_TMA, row, "true or false")
+    if TMA in row and type(row[TMA]) is not bool:
+        yield _value_fault(TMA, row, "true or false")
 
 
 def _is_power(value: object, least: int, largest: int) -> bool:

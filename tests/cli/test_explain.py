@@ -103,17 +103,31 @@ lightning backend    seg_la
 kernels              Triton: lightning, MLA, norms
   plain torch        experts
 
-expert kernels       9 tuned tables
-  NVIDIA H200        fp8_w8a8 [128, 128], N 256 (tp 4), triton 3.1.0, no _down
-                     table: up's rows serve both
-  NVIDIA H20         fp8_w8a8 [128, 128], N 256 (tp 4), triton 3.5.1
-  NVIDIA H20-3e      fp8_w8a8 [128, 128], N 256 (tp 4), triton 3.5.1
-  NVIDIA H20         fp8_w8a8 [128, 128], N 512 (tp 2), triton 3.5.1
-  NVIDIA H20-3e      fp8_w8a8 [128, 128], N 512 (tp 2), triton 3.5.1
-  NVIDIA H20-3e      bfloat16, N 512 (tp 2), triton 3.5.1
-  NVIDIA H20         bfloat16, N 512 (tp 2), triton 3.5.1
-  NVIDIA H200        fp8_w8a8 [128, 128], N 512 (tp 2), triton 3.6.0
-  NVIDIA H200        bfloat16, N 512 (tp 2), triton 3.6.0
+expert kernels       15 tuned tables
+  NVIDIA H200        bfloat16, N 1024 (tp 1), triton 3.6.0, torch only
+  NVIDIA H200        fp8_w8a8 per channel, N 1024 (tp 1), triton 3.6.0, torch
+                     only
+  NVIDIA H200        fp8_w8a8 [128, 128], N 1024 (tp 1), triton 3.6.0, torch
+                     only
+  NVIDIA H200        bfloat16, N 512 (tp 2), triton 3.6.0, torch only
+  NVIDIA H200        fp8_w8a8 per channel, N 512 (tp 2), triton 3.6.0, torch
+                     only
+  NVIDIA H200        fp8_w8a8 [128, 128], N 512 (tp 2), triton 3.6.0, torch only
+  NVIDIA H200        fp8_w8a8 [128, 128], N 256 (tp 4), triton 3.1.0, sglang
+                     only, no _down table: up's rows serve both
+  NVIDIA H20         fp8_w8a8 [128, 128], N 256 (tp 4), triton 3.5.1, sglang
+                     only
+  NVIDIA H20-3e      fp8_w8a8 [128, 128], N 256 (tp 4), triton 3.5.1, sglang
+                     only
+  NVIDIA H20         fp8_w8a8 [128, 128], N 512 (tp 2), triton 3.5.1, sglang
+                     only
+  NVIDIA H20-3e      fp8_w8a8 [128, 128], N 512 (tp 2), triton 3.5.1, sglang
+                     only
+  NVIDIA H20-3e      bfloat16, N 512 (tp 2), triton 3.5.1, sglang only
+  NVIDIA H20         bfloat16, N 512 (tp 2), triton 3.5.1, sglang only
+  NVIDIA H200        fp8_w8a8 [128, 128], N 512 (tp 2), triton 3.6.0, sglang
+                     only
+  NVIDIA H200        bfloat16, N 512 (tp 2), triton 3.6.0, sglang only
 """.replace("{line}", str(shipped("ling-2.6-flash").origin(report.DECAY_OFFSET).line))
     )
 

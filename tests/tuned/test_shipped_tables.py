@@ -13,10 +13,13 @@ import jsonschema
 import pytest
 from lingen.cli import run
 from lingen.emit.render import render
+from lingen.errors import SpecError
 from lingen.ir import lower
 from lingen.spec import load_spec
 from lingen.targets import TARGETS
 from lingen.tuned.lookup import TableKey, find_tables
+from lingen.tuning.rows import TOKEN_COUNTS
+from lingen.tuning.search import LEAST_GAIN
 
 ROOT = Path(__file__).parents[2]
 SPECS = ROOT / "specs"
@@ -33,6 +36,13 @@ SHIPPED = [
         (quarter, "NVIDIA H200", 1, "3.1.0"),
     )
 ]
+
+# Keys of tables by how the weights are stored.
+OWN_SCALES = {
+    "bf16": (),
+    "fp8_channel": ("fp8_w8a8", None, True),
+    "fp8_block": ("fp8_w8a8", (128, 128)),
+}
 
 
 @cache
@@ -73,15 +83,19 @@ def tuned_paths(files: dict[str, bytes]) -> list[str]:
     return [path for path in files if "tuned/configs/" in path]
 
 
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize(("model", "tp", "device", "is_fp8", "version"), SHIPPED)
-def test_each_published_table_is_where_the_lookup_goes(
-    model, tp, device, is_fp8, version, target, tmp_path
-):
+def unpack(model: str, target: str, folder: Path) -> None:
+    """Put a package's tables below `folder`."""
     for path in tuned_paths(package(model, target)):
-        file = tmp_path / path.partition("tuned/configs/")[2]
+        file = folder / path.partition("tuned/configs/")[2]
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(package(model, target)[path])
+
+
+@pytest.mark.parametrize(("model", "tp", "device", "is_fp8", "version"), SHIPPED)
+def test_each_published_table_is_where_the_engine_looks(
+    model, tp, device, is_fp8, version, tmp_path
+):
+    unpack(model, "sglang", tmp_path)
     shape = lower(load_spec(SPECS / f"{model}.yaml")).moe_shape(tp)
     scales = ("fp8_w8a8", (128, 128)) if is_fp8 else ()
     found = find_tables(tmp_path, TableKey(*shape, device, *scales), version)
@@ -89,38 +103,84 @@ def test_each_published_table_is_where_the_lookup_goes(
     assert (found.down is None) == (version == "3.1.0")
 
 
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("model", ["ling-2.6-flash", "ling-2.6-1t"])
-def test_the_manifest_says_what_each_table_is_and_where_it_came_from(model, target):
+@pytest.mark.parametrize("tp", [1, 2])
+@pytest.mark.parametrize("scales", OWN_SCALES.values(), ids=OWN_SCALES)
+def test_each_own_table_is_where_our_kernels_look(tp, scales, tmp_path):
+    unpack("ling-2.6-flash", "torch", tmp_path)
+    found = find_tables(tmp_path, TableKey(256, 1024 // tp, "NVIDIA H200", *scales), "3.6.0")
+    assert found.triton == "3.6.0"
+    assert list(found.up) == list(found.down) == list(TOKEN_COUNTS)
+    for num_tokens in range(1, 4097, 3):
+        rows = found.up_row(num_tokens), found.down_row(num_tokens)
+        assert rows[0]["BLOCK_SIZE_M"] == rows[1]["BLOCK_SIZE_M"]
+
+
+def test_own_tables_are_for_our_kernels_and_published_ones_for_the_engine_s():
+    """They were measured at the hidden size of one model: no other gets them."""
+    sources = {
+        (model, target): {table["source"] for table in manifest(package(model, target))["tuned"]}
+        for model in ("ling-2.6-flash", "ling-2.6-1t")
+        for target in TARGETS
+    }
+    assert sources == {
+        ("ling-2.6-flash", "torch"): {"lingen tune"},
+        ("ling-2.6-flash", "sglang"): {"SGLang 0.5.23"},
+        ("ling-2.6-1t", "torch"): set(),
+        ("ling-2.6-1t", "sglang"): {"SGLang 0.5.23"},
+    }
+
+
+@pytest.mark.parametrize(
+    "path", sorted(TUNED.glob("lingen/*/*.measured.json")), ids=lambda p: p.name
+)
+def test_no_own_row_was_slower_than_the_default_beside_it(path):
+    measured = json.loads(path.read_text())
+    assert (measured["device"], measured["triton"]) == ("NVIDIA H200", "3.6.0")
+    table = json.loads(path.with_name(path.name.replace(".measured", "")).read_text())
+    assert list(measured["tokens"]) == list(table)
+    for times in measured["tokens"].values():
+        own, default = times["table_microseconds"], times["default_microseconds"]
+        assert own == default if times["is_default"] else own < (1 - LEAST_GAIN / 2) * default
+
+
+@pytest.mark.parametrize(
+    ("model", "target", "count"),
+    [
+        ("ling-2.6-flash", "sglang", 17),
+        ("ling-2.6-1t", "sglang", 17),
+        ("ling-2.6-flash", "torch", 12),
+    ],
+)
+def test_the_manifest_says_what_each_table_is_and_where_it_came_from(model, target, count):
     files = package(model, target)
     facts = manifest(files)
     jsonschema.validate(facts, json.loads((SPECS / "manifest.schema.json").read_text()))
     tables = facts["tuned"]
     assert [table["file"] for table in tables] == tuned_paths(files)
-    assert len(tables) == 17
+    assert len(tables) == count
     for table in tables:
-        published = ROOT / table["origin"]
-        assert files[table["file"]] == published.read_bytes()
-        assert table["sha256"] == hashlib.sha256(published.read_bytes()).hexdigest()
+        origin = ROOT / table["origin"]
+        assert files[table["file"]] == origin.read_bytes()
+        assert table["sha256"] == hashlib.sha256(origin.read_bytes()).hexdigest()
         assert table["sha256"] == facts["files"][table["file"]]["sha256"]
-        assert table["source"] == "SGLang 0.5.23"
         assert table["device"].replace(" ", "_") in table["file"]
         assert f"E={table['E']},N={table['N']}," in table["file"]
         assert f"triton_{table['triton'].replace('.', '_')}/" in table["file"]
         assert (table["block_shape"] == [128, 128]) == ("block_shape=[128, 128]" in table["file"])
         assert table["tuned_on"] == table["device"] and not table["alias"]
     assert {tuple(table["tp"]) for table in tables} == (
-        {(2,), (4,)} if model == "ling-2.6-flash" else {(4,), (8,)}
+        {(1,), (2,)} if target == "torch" else {(2,), (4,)} if "flash" in model else {(4,), (8,)}
     )
 
 
-def test_every_published_file_is_shipped_by_some_spec():
+def test_every_table_is_shipped_by_some_spec():
     listed = {
         table.origin
         for spec in SPECS.glob("*.yaml")
         for table in lower(load_spec(spec)).tables
     }  # fmt: skip
-    assert listed == {path.relative_to(SPECS).as_posix() for path in TUNED.rglob("*.json")}
+    tables = {path for path in TUNED.rglob("*.json") if not path.name.endswith(".measured.json")}
+    assert listed == {path.relative_to(SPECS).as_posix() for path in tables}
 
 
 def test_published_files_are_as_they_were_published():
@@ -166,6 +226,28 @@ def test_a_table_for_one_target_replaces_the_published_one_there_and_nowhere_els
     ir = lower(load_spec(tmp_path / "mine.yaml"))
     names = [(table.targets, table.source) for table in ir.tables]
     assert names == [(("sglang",), "a test")] * 2 + [(("torch",), "lingen tune")]
+
+
+@pytest.mark.parametrize(
+    ("targets", "down_says", "is_taken"),
+    [("[torch]", True, True), ("[torch]", False, False), ("[torch, sglang]", True, False)],
+)
+def test_an_up_table_uses_tma_where_only_our_kernels_read_it_and_the_down_table_says_it_too(
+    targets, down_says, is_taken, tmp_path
+):
+    """The engine takes the flag from the down table, for both."""
+    up = tmp_path / "tuned" / "own" / H200
+    up.parent.mkdir(parents=True)
+    row = json.loads((TUNED / H200).read_text())["256"]
+    up.write_text(json.dumps({"1": row | {"USE_TMA": True}}))
+    down = row | {"USE_TMA": False} if down_says else row
+    up.with_name(up.name.replace(".json", "_down.json")).write_text(json.dumps({"1": down}))
+    tables = entry(f"own/{H200}", targets=targets)
+    if is_taken:
+        assert len(tuned_paths(mine(tmp_path, tables))) == 2
+    else:
+        with pytest.raises(SpecError, match=r"1\.USE_TMA: in an up table"):
+            mine(tmp_path, tables)
 
 
 def test_a_model_without_tables_has_neither_files_nor_a_lookup():
@@ -271,7 +353,8 @@ def test_check_reports_a_source_table_that_changed(tmp_path, monkeypatch, capsys
 def test_explain_lists_tables_and_says_where_down_has_none(capsys):
     assert run(["explain", str(SPECS / "ling-2.6-flash.yaml")]) == 0
     words = " ".join(capsys.readouterr().out.split())
-    assert "expert kernels 9 tuned tables" in words
-    assert "NVIDIA H20-3e bfloat16, N 512 (tp 2), triton 3.5.1 NVIDIA" in words
-    missing = "NVIDIA H200 fp8_w8a8 [128, 128], N 256 (tp 4), triton 3.1.0, no _down table: up's"
-    assert missing in words
+    assert "expert kernels 15 tuned tables" in words
+    assert "NVIDIA H20-3e bfloat16, N 512 (tp 2), triton 3.5.1, sglang only NVIDIA" in words
+    assert "NVIDIA H200 fp8_w8a8 per channel, N 1024 (tp 1), triton 3.6.0, torch only" in words
+    table = "NVIDIA H200 fp8_w8a8 [128, 128], N 256 (tp 4), triton 3.1.0"
+    assert f"{table}, sglang only, no _down table: up's" in words

@@ -83,7 +83,7 @@ def test_a_row_without_stages_has_tritons_three():
 def test_a_row_fits_one_card_and_not_another(device, fits):
     row = {**ROW, "BLOCK_SIZE_M": 128, "BLOCK_SIZE_N": 256, "num_stages": 4, "num_warps": 8}
     limits = Limits(device, SHARED_MEMORY[device], weight_bytes=1, block_k=128)
-    faults = list(table_faults({"64": row}, limits, is_down=False))
+    faults = list(table_faults({"64": row}, limits, may_use_tma=False))
     assert [fault.path for fault in faults] == ([] if fits else [("64",)])
 
 
@@ -97,7 +97,7 @@ def test_limits_are_those_of_the_cards():
 def test_rows_without_warps_and_stages_are_legal(left_out):
     row = {**ROW, "num_warps": 4, "num_stages": 3}
     row = {key: value for key, value in row.items() if key not in left_out}
-    assert list(table_faults({"1": row}, H200, is_down=False)) == []
+    assert list(table_faults({"1": row}, H200, may_use_tma=False)) == []
 
 
 @pytest.mark.parametrize(
@@ -114,31 +114,32 @@ def test_rows_without_warps_and_stages_are_legal(left_out):
     ],
 )
 def test_an_impossible_value_is_found_under_its_row_and_key(key, value):
-    faults = list(table_faults({"1": ROW, "8": {**ROW, key: value}}, H200, is_down=True))
+    faults = list(table_faults({"1": ROW, "8": {**ROW, key: value}}, H200, may_use_tma=True))
     assert [fault.path for fault in faults] == [("8", key)]
 
 
 @pytest.mark.parametrize("key", ROW)
 def test_a_missing_key_is_found(key):
     row = {name: value for name, value in ROW.items() if name != key}
-    [fault] = table_faults({"8": row}, H200, is_down=False)
+    [fault] = table_faults({"8": row}, H200, may_use_tma=False)
     assert (fault.path, fault.message) == (("8",), f"{key} is missing")
 
 
 def test_tma_belongs_into_down_tables():
     table = {"8": {**ROW, "USE_TMA": True}}
-    assert list(table_faults(table, H200, is_down=True)) == []
-    assert [fault.path for fault in table_faults(table, H200, is_down=False)] == [("8", "USE_TMA")]
+    assert list(table_faults(table, H200, may_use_tma=True)) == []
+    faults = table_faults(table, H200, may_use_tma=False)
+    assert [fault.path for fault in faults] == [("8", "USE_TMA")]
 
 
 def test_only_blockwise_scales_limit_the_width_of_a_block():
     table = {"8": {**ROW, "BLOCK_SIZE_K": 256}}
     assert [f.path for f in table_faults(table, H200, False)] == [("8", "BLOCK_SIZE_K")]
     plain = Limits(H200.device, H200.shared_memory, weight_bytes=1)
-    assert list(table_faults(table, plain, is_down=False)) == []
+    assert list(table_faults(table, plain, may_use_tma=False)) == []
 
 
 @pytest.mark.parametrize("table", [None, [], {}, 3, "64"])
 def test_what_is_no_table_is_one_fault(table):
-    [fault] = table_faults(table, H200, is_down=False)
+    [fault] = table_faults(table, H200, may_use_tma=False)
     assert fault.path == ()
