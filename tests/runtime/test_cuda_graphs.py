@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from types import ModuleType
 
 import pytest
 import torch
+from captured_steps import Graph, prefilled, run, waiting_is_an_error
 from lingen.verify.package import generated_package
 from small_models import fill_randomly, lowered_variant
 from step_loop import Served, StepLoop
-from torch import Tensor, nn
+from torch import nn
 
 D = 3
 SIZES = (1, 2, 4, 8)
@@ -39,13 +38,6 @@ def model(package: ModuleType) -> nn.Module:
     return fill_randomly(package.ForCausalLM(drafts=True), seed=3).cuda()
 
 
-def run(loop: StepLoop, step: object) -> Tensor:
-    """[T, 2 * D]: what the model returns, and a draft of its MTP layer behind it."""
-    hidden = loop.model(step, loop.backend)
-    drafted = loop.model.draft(step.batch.input_ids, hidden, step, loop.backend)
-    return torch.cat([hidden, drafted], dim=-1)
-
-
 def new_loop(package: ModuleType, model: nn.Module, verify_states: str) -> StepLoop:
     for layer in model.layers:
         if hasattr(layer.attention, "reset_log_decay"):
@@ -61,39 +53,6 @@ def served() -> list[Served]:
         )
         for i in range(NUM_REQS - 1)
     ]
-
-
-@contextmanager
-def waiting_is_an_error() -> Iterator[None]:
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        yield
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-
-
-@dataclass
-class Graph:
-    graph: torch.cuda.CUDAGraph
-    hidden: Tensor
-
-    @classmethod
-    def captured(cls, loop: StepLoop, num_reqs: int, is_verify: bool) -> Graph:
-        step = loop.backend.prepare_capture(num_reqs, is_verify)
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):  # kernels are compiled before the capture
-            run(loop, step)
-        torch.cuda.current_stream().wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            hidden = run(loop, step)
-        return cls(graph, hidden)
-
-
-def prefilled(loop: StepLoop, requests: list[Served]) -> None:
-    step = loop.backend.prepare(loop.batch(requests, [r.tokens for r in requests]))
-    run(loop, step)
 
 
 def padded_to(size: int, width: int, batch: list[Served], feeds: list[list[int]]) -> tuple:

@@ -13,8 +13,11 @@ from typing import ClassVar
 
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from lingen.errors import SpecError
 from lingen.verify.package import generated_package
-from small_models import fill_randomly, lowered_variant, new_moe
+from small_models import fill_randomly, lowered_small, lowered_variant, new_moe
 from torch import Tensor, nn
 
 
@@ -45,6 +48,10 @@ class FakeCard:
 
     def __post_init__(self) -> None:
         self.current = self.main = FakeStream("main", self.log)
+
+    @property
+    def is_side(self) -> bool:
+        return self.current is not self.main
 
     def new_stream(self, device: object = None) -> FakeStream:
         self.made += 1
@@ -143,6 +150,7 @@ def test_the_side_stream_is_for_captures_with_tokens(
     is_forced: bool,
     is_used: bool,
 ) -> None:
+    assert not moe.side_stream.is_forced, "a new model is not forced"
     card.is_capturing, moe.side_stream.is_forced = is_capturing, is_forced
     hidden = hidden_of(tiny, num_tokens)
     want = moe(hidden, STEP)
@@ -177,6 +185,49 @@ def test_a_model_has_one_side_stream_and_its_mtp_layer_another(
             if hasattr(layer.mlp, "side_stream"):
                 layer.mlp(on_card(hidden_of(tiny, 2)), STEP)
     assert card.made == 2, "streams are made once"
+
+
+CALLS = st.lists(st.tuples(st.booleans(), st.booleans(), st.integers(0, 3)), max_size=8)
+
+
+@given(calls=CALLS)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@torch.no_grad()
+def test_any_order_of_calls_leaves_both_streams_joined(
+    tiny: ModuleType, card: FakeCard, calls: list[tuple[bool, bool, int]]
+) -> None:
+    """Whatever was captured, forced or empty before: each call that forks also joins."""
+    side = tiny.model.SideStream()
+    card.made = 0
+    was_used = False
+    for is_capturing, is_forced, num_tokens in calls:
+        card.log.clear()
+        card.is_capturing, side.is_forced = is_capturing, is_forced
+        hidden = on_card(torch.ones(num_tokens, 2))
+        is_used = side.takes(hidden)
+        assert is_used == (num_tokens > 0 and (is_capturing or is_forced))
+        if is_used:
+            was_used = True
+            beside, here = side.run_beside(lambda x: x + card.is_side, lambda x: x * 2, hidden)
+            assert (beside == 2).all(), "the first call ran on the current stream"
+            assert (here == 2).all()
+            waits = [event for event in card.log if event[0] == "wait"]
+            assert waits == [("wait", "side 1", "main"), ("wait", "main", "side 1")]
+        assert card.current is card.main
+        assert card.made == was_used
+
+
+@pytest.mark.parametrize("text", ["true", "false"])
+def test_the_switch_of_a_spec_is_a_boolean(text: str) -> None:
+    assert lowered_small(f"moe.overlap_shared_experts={text}").moe.has_side_stream == (
+        text == "true"
+    )
+
+
+@pytest.mark.parametrize("text", ["0", "1", '""', "no", "on", "null"])
+def test_nothing_else_is_taken_for_a_switch(text: str) -> None:
+    with pytest.raises(SpecError, match="overlap_shared_experts: not a boolean"):
+        lowered_small(f"moe.overlap_shared_experts={text}")
 
 
 @pytest.mark.parametrize(
