@@ -66,6 +66,7 @@ def compile_for(package: ModuleType, name: str, **constants: Any) -> Compiled:
     options = {"num_warps": kernels.ROW_NUM_WARPS}
     if name == "lightning_verify_kernel":
         options["maxnreg"] = kernels.VERIFY_REGISTERS
+        constants["BLOCK_V"] = kernels.VERIFY_BLOCK_V
     return compiled(kernel, types, constants, **options)
 
 
