@@ -54,15 +54,20 @@ def compile_for(package: ModuleType, name: str, **constants: Any) -> Compiled:
         "ROW_BLOCK_V": kernels.ROW_BLOCK_V,
         "BLOCK_GROUP": model.NUM_ATTENTION_HEADS // model.GROUP_NORM_SIZE * model.HEAD_DIM,
         "NUM_DRAFTS": NUM_DRAFTS,
-        "BLOCK_D": kernels.MIN_HEAD_DIM,
+        "BLOCK_D": NUM_DRAFTS,
         "CHUNK": kernels.MAX_CHUNK,
         "BLOCK": 1024,
         "PRECISION": "tf32",
+        "STARTS_EARLY": True,
         **constants,
     }
     constants = {name: tiles[name] for name in kernel.arg_names if name in tiles}
     types = {name: TYPES.get(name, "i32") for name in kernel.arg_names}
-    return compiled(kernel, types, constants, num_warps=kernels.ROW_NUM_WARPS)
+    options = {"num_warps": kernels.ROW_NUM_WARPS}
+    if name == "lightning_verify_kernel":
+        options["maxnreg"] = kernels.VERIFY_REGISTERS
+        constants["BLOCK_V"] = kernels.VERIFY_BLOCK_V
+    return compiled(kernel, types, constants, **options)
 
 
 @pytest.mark.parametrize("has_track", [False, True])
