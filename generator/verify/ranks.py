@@ -82,26 +82,26 @@ class Ranks:
         return [replies[rank][1] for rank in range(len(self._pipes))]
 
     def _collect(self, replies: dict[int, tuple[str, Any]], deadline: float | None) -> None:
-        """Wait for replies; without a deadline, until all have come or something went wrong."""
+        """Wait for replies: until all have come or, without a deadline, something went wrong."""
+        dead: set[int] = set()
         while True:
-            pending = {pipe: r for r, pipe in enumerate(self._pipes) if r not in replies}
-            ends = {p.sentinel: r for r, p in enumerate(self.processes) if r not in replies}
-            if not pending:
+            waited = {
+                self._pipes[rank]: rank
+                for rank in range(len(self._pipes))
+                if rank not in replies and rank not in dead
+            }
+            left = None if deadline is None else deadline - time.monotonic()
+            if not waited or (left is not None and left <= 0):
                 return
-            left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            ready = wait([*pending, *ends], left)
-            for pipe in ready:
-                if pipe in pending:
-                    try:
-                        replies[pending[pipe]] = pipe.recv()
-                    except (EOFError, ConnectionResetError):
-                        self.processes[pending[pipe]].join(_GRACE_S)
-            is_wrong = any(kind != _DONE for kind, _ in replies.values())
-            has_died = any(end in ready and rank not in replies for end, rank in ends.items())
-            if not ready or (deadline is None and (is_wrong or has_died)):
+            for pipe in wait([*waited], left):
+                try:
+                    replies[waited[pipe]] = pipe.recv()
+                except (EOFError, ConnectionResetError):  # it has ended, so its end is closed
+                    dead.add(waited[pipe])
+                    self.processes[waited[pipe]].join(_GRACE_S)
+            is_wrong = dead or any(kind != _DONE for kind, _ in replies.values())
+            if deadline is None and is_wrong:
                 return
-            if has_died:  # a pipe of the dead stays ready: nothing more comes from there
-                time.sleep(0.05)
 
     def _error(self, replies: dict[int, tuple[str, Any]]) -> Exception:
         """The cause: who died comes first, who lost another only if nobody says more."""
