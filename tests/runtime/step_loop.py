@@ -83,7 +83,7 @@ class StepLoop:
         """
         has_drafts = hasattr(self.package.cache, "DRAFT_TOKENS")
         more: dict[str, object] = {"is_verify": is_verify} if has_drafts else {}
-        if self.has_states:
+        if self.has_states and has_drafts:
             more["verify_rows"] = [request.row if request else PAD_SLOT for request in requests]
         if track:
             marks = [track.get(i, (PAD_SLOT, 0)) for i in range(len(requests))]
