@@ -199,7 +199,7 @@ def test_pools_of_another_size_than_the_model_are_refused(tiny: ModuleType) -> N
     backend = tiny.HybridBackend(pools)
     for tokens in ([[1, 2]], [[1]]):
         step = backend.prepare(tiny.ForwardBatch.from_lists(tokens, [0], [0], [[0]]))
-        with pytest.raises(ValueError, match=r"[48] heads of values, 4 of the state pool, 8 decay sl"):
+        with pytest.raises(ValueError, match=r"[48] heads of values, 4 of the state pool, 8 dec"):
             model(step, backend)
 
 
