@@ -129,6 +129,9 @@ def verify(
     dtype: Annotated[
         str, typer.Option("--dtype", metavar="float32", help="Weights, activations and caches.")
     ] = "float32",
+    tp: Annotated[
+        int, typer.Option("--tp", metavar="N", help="Tensor-parallel ranks, one process each.")
+    ] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print the checks as JSON.")] = False,
 ) -> None:
     """Run a generated package on recorded inputs; exit 1 if a tensor is outside its tolerance."""
@@ -138,7 +141,7 @@ def verify(
     from lingen.verify import output
     from lingen.verify.verifier import verify_cases
 
-    results, failures = verify_cases(cases, backend=backend, device=device, dtype=dtype)
+    results, failures = verify_cases(cases, backend=backend, device=device, dtype=dtype, tp=tp)
     if results:
         print(output.as_json(results) if as_json else output.as_text(results))
     for failure in failures:

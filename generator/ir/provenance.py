@@ -33,6 +33,7 @@ _EXTRA_BUFFER = "cache.extra_buffer"
 _LIGHTNING = "attention.lightning."
 _MLA = "attention.mla."
 _GQA = "attention.gqa."
+_TP = "parallel.tp"
 _YARN = "model.rope_scaling."
 
 _TABLES = "kernels.moe.tables"
@@ -85,6 +86,10 @@ _ROWS: dict[str, Keys] = {
     "has_layer_kinds": (*_GROUPS, _DENSE),
     "has_mlp": (_DENSE, _SHARED),
     "has_kv": _HAS_KV,
+    "parallel.is_split": (_TP,),
+    "norm_groups_span_ranks": (_TP, f"{_LIGHTNING}group_norm_size", *_PLAN),
+    "key_heads_are_repeated": (_TP, f"{_GQA}num_key_value_heads", *_HAS_KV),
+    "vocabulary_is_padded": (_TP, "model.vocab_size"),
     "has_verify_rows": _HAS_KV,
     "planner_source": (),
     "full_class": (_ARCHITECTURE,),

@@ -42,6 +42,11 @@ class Parallel:
     pp: tuple[int, ...]
     ep: int
 
+    @property
+    def is_split(self) -> bool:
+        """Whether more than one rank may share each layer."""
+        return max(self.tp) > 1
+
 
 @dataclass(frozen=True, slots=True)
 class ModelIR:
@@ -94,6 +99,21 @@ class ModelIR:
     def moe_shape(self, tp: int, ep: int = 1) -> tuple[int, int]:
         """(E, N) of the experts' down weight [E, hidden, N] on one rank."""
         return moe_shape(self.moe.num_experts, self.moe.moe_intermediate_size, tp, ep)
+
+    @property
+    def norm_groups_span_ranks(self) -> bool:
+        """Whether, at a declared size, a rank holds a part of a lightning layer's norm group."""
+        return self.lightning is not None and max(self.parallel.tp) > self.lightning.group_norm_size
+
+    @property
+    def key_heads_are_repeated(self) -> bool:
+        """Whether, at a declared size, several ranks hold the same key head."""
+        return self.gqa is not None and max(self.parallel.tp) > self.gqa.num_key_value_heads
+
+    @property
+    def vocabulary_is_padded(self) -> bool:
+        """Whether, at a declared size, ranks hold rows behind the vocabulary's end."""
+        return any(self.model.vocab_size % size for size in self.parallel.tp)
 
     @property
     def has_kv(self) -> bool:

@@ -19,6 +19,7 @@ FILES: tuple[OutputFile, ...] = (
     OutputFile("kernels/norm.py", "torch/kernels/norm.py.j2"),
     OutputFile("kernels/rope.py", "torch/kernels/rope.py.j2"),
     OutputFile("model.py", "torch/model.py.j2"),
+    OutputFile("parallel.py", "torch/parallel.py.j2", lambda ir: ir.parallel.is_split),
     OutputFile("planner.py", "torch/planner.py.j2"),
     OutputFile("tables.py", "torch/tables.py.j2", lambda ir: ir.has_tables),
     OutputFile("weights.py", "torch/weights.py.j2"),

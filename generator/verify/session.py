@@ -26,8 +26,12 @@ class Session:
         self.device = model.lm_head.weight.device
         page_size = package.cache.PAGE_SIZE
         pages_each = -(-max_tokens // page_size)
+        self.tp = getattr(model, "tp", None)  # models that declare no other size have none
         pools = package.Pools.of_size(
-            num_requests + 1, num_requests * pages_each, device=self.device
+            num_requests + 1,
+            num_requests * pages_each,
+            device=self.device,
+            **({"tp": self.tp.size} if self.tp else {}),
         )
         for tensor in pools.tensors():
             tensor.fill_(torch.nan)
@@ -84,11 +88,17 @@ class Session:
         return self.model.compute_logits(hidden).cpu()
 
     def states(self, requests: list[int]) -> dict[int, Tensor]:
-        """Recurrent state of each lightning layer, [len(requests), H, K, V] on the CPU."""
+        """Recurrent state of each lightning layer, [len(requests), H, K, V] on the CPU.
+
+        Heads are those of all tensor-parallel ranks.
+        """
         slots = [self.slots[r] for r in requests]
         cache = self.package.cache
         layers = [i for i, kind in enumerate(cache.LAYER_KINDS) if kind == cache.LIGHTNING]
-        return {layer: self.pools.state[i, slots].cpu() for i, layer in enumerate(layers)}
+        states = {layer: self.pools.state[i, slots] for i, layer in enumerate(layers)}
+        if self.tp:
+            states = {layer: self.tp.all_gather(state, 1) for layer, state in states.items()}
+        return {layer: state.cpu() for layer, state in states.items()}
 
 
 def split_requests(rows: Tensor, tokens: dict[int, list[int]]) -> dict[int, Tensor]:

@@ -69,7 +69,10 @@ BASES: dict[str, tuple[str, list[str]]] = {
         "ling-2.6-flash",
         ["cache.extra_buffer=overlap", "cache.speculative.num_draft_tokens=4"],
     ),
-    "small pages": ("ling-2.6-flash", ["cache.page_size=1", "targets=[torch]"]),
+    "small pages, odd vocabulary": (
+        "ling-2.6-flash",
+        ["cache.page_size=1", "targets=[torch]", "model.vocab_size=157185"],
+    ),
     "one expert": (
         "ling-2.6-flash",
         ["moe.num_experts_per_tok=1", "moe.num_shared_experts=0", "mlp.first_k_dense_replace=0"],

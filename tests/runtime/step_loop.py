@@ -54,14 +54,21 @@ class StepLoop:
             NUM_SLOTS,
             NUM_PAGES,
             device,
-            draft_tokens=self.draft_tokens,
-            verify_states=self.verify_states,
+            **self._pool_options(),
         )
         for pool in self.pools.tensors():
             pool.fill_(torch.nan)
         self.has_states = hasattr(self.pools, "state")
         names = (self.lightning_backend,) if self.has_states else ()
         self.backend = self.package.HybridBackend(self.pools, *names)
+
+    def _pool_options(self) -> dict[str, object]:
+        options: dict[str, object] = {}
+        if hasattr(self.package.cache, "DRAFT_TOKENS"):
+            options |= {"draft_tokens": self.draft_tokens, "verify_states": self.verify_states}
+        if hasattr(self.model, "tp"):
+            options["tp"] = self.model.tp.size
+        return options
 
     def batch(
         self,
@@ -74,8 +81,9 @@ class StepLoop:
 
         track: index of a request → its track slot and position.
         """
-        more: dict[str, object] = {"is_verify": is_verify}
-        if self.has_states:
+        has_drafts = hasattr(self.package.cache, "DRAFT_TOKENS")
+        more: dict[str, object] = {"is_verify": is_verify} if has_drafts else {}
+        if self.has_states and has_drafts:
             more["verify_rows"] = [request.row if request else PAD_SLOT for request in requests]
         if track:
             marks = [track.get(i, (PAD_SLOT, 0)) for i in range(len(requests))]

@@ -65,9 +65,9 @@ def test_loading_twice_normalises_what_is_stored_and_not_what_was_loaded(
     calls = []
     original = normed.weights.normalize_columns
 
-    def counted(head: Tensor) -> Tensor:
-        calls.append(head.shape)
-        return original(head)
+    def counted(rows: Tensor, head: object) -> Tensor:
+        calls.append(rows.shape)
+        return original(rows, head)
 
     monkeypatch.setattr(normed.weights, "normalize_columns", counted)
     model = loaded(normed, tmp_path)
@@ -79,19 +79,19 @@ def test_loading_twice_normalises_what_is_stored_and_not_what_was_loaded(
 
 def test_a_head_that_was_stored_normalised_changes_by_rounding_alone(normed) -> None:
     head = weights_of(normed)[HEAD]
-    once = normed.weights.normalize_columns(head)
-    assert_close(normed.weights.normalize_columns(once), once.double(), 1e-6)
+    once = normed.weights.normalize_columns(head, head)
+    assert_close(normed.weights.normalize_columns(once, once), once.double(), 1e-6)
 
 
 def test_ranks_hold_rows_of_the_normalised_whole_and_not_normalised_rows(normed) -> None:
     head = weights_of(normed)[HEAD]
     [weight] = [w for w in normed.weights.MODEL_WEIGHTS if w.name == HEAD]
-    whole = normed.weights.normalize_columns(head)
-    shards = [normed.weights.shard(whole, weight, rank, 4) for rank in range(4)]
-    assert_same_bits(torch.cat(shards), whole)
-    # The order matters: a rank's own rows have another length.
-    too_late = normed.weights.normalize_columns(normed.weights.shard(head, weight, 0, 4))
-    assert (too_late - shards[0]).abs().max() > 0.01
+    normalize = normed.weights.normalize_columns
+    whole = normalize(head, head)
+    rows = [normed.weights.shard(head, weight, rank, 4) for rank in range(4)]
+    assert_same_bits(torch.cat([normalize(part, head) for part in rows]), whole)
+    # A rank's own rows have another length.
+    assert (normalize(rows[0], rows[0]) - whole[:40]).abs().max() > 0.01
 
 
 def test_bfloat16_heads_are_normalised_in_float32_and_rounded_once(tmp_path) -> None:
@@ -112,7 +112,7 @@ def test_bfloat16_heads_are_normalised_in_float32_and_rounded_once(tmp_path) -> 
 def test_an_empty_column_stays_zero(normed) -> None:
     head = weights_of(normed)[HEAD].clone()
     head[:, 5] = 0.0
-    assert not normed.weights.normalize_columns(head)[:, 5].any()
+    assert not normed.weights.normalize_columns(head, head)[:, 5].any()
 
 
 def test_a_plain_head_is_loaded_as_it_is(tmp_path) -> None:

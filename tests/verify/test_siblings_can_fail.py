@@ -62,8 +62,8 @@ SOURCE_CHANGES = {
     "head normalised by rows": (
         "v1-normhead",
         "weights.py",
-        "head.norm(dim=0, keepdim=True)",
-        "head.norm(dim=1, keepdim=True)",
+        "(torch.stack(squares).sum(dim=0).sqrt() + 1e-7)",
+        "(rows.float().norm(dim=1, keepdim=True) + 1e-7)",
         "main.logits",
     ),
     "keys of the wrong layers": (
