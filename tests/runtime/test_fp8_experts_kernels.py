@@ -27,7 +27,7 @@ FORMS = ("fp8_channel", "fp8_block")
 # Against the same numbers of fp8, multiplied exactly. The card adds products of fp8 with 14 bits:
 # the largest inner value of a row, which sets the row's scale, may round to the next number of 16
 # bits. Such a scale is 2^-8 off, and one in 16 of the row's values takes the next number of fp8,
-# 2^-4 away: 2^-4 * sqrt(2^-4) = 2^-6 if it happens to every row, and roundings to 16 bits beside it.
+# 2^-4 away: 2^-4 * sqrt(2^-4) = 2^-6 if it happens to every row; roundings to 16 bits beside it.
 SAME_NUMBERS = 1.1 * 2**-6
 
 
