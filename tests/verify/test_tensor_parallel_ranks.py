@@ -25,7 +25,7 @@ TWO = (
 )
 FOUR = tuple(name for name in TWO if name not in ("hybrid-heads6", "v1-normhead", "v2-mtp"))
 # Groups that span ranks, drafts, padded vocabulary and key heads on two ranks are in these.
-QUICK = {2: ("mtp", "v1-normhead"), 4: ("engine-h128", "v2-gqa")}
+QUICK = {2: ("mtp", "v1-normhead"), 4: ("engine-h128",)}
 
 
 def verify(capsys: pytest.CaptureFixture[str], tp: int, cases: tuple[str, ...]) -> list[dict]:
