@@ -17,9 +17,8 @@ from lingen.errors import LingenError
 from lingen.plan_command import plan
 from lingen.tune_command import tune
 
-INTERRUPTED = 130
+INTERRUPTED, _BROKEN_PIPE = 130, 141
 BUG = 70
-_BROKEN_PIPE = 141
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 
 app = typer.Typer(
