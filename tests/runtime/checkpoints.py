@@ -22,25 +22,25 @@ Described = dict[str, tuple[str, tuple[int, ...]]]
 
 
 def published(model: nn.Module) -> dict[str, Tensor]:
-    """The model's weights under the names of the published checkpoints; views, not copies."""
+    """The model's weights under the names of the published checkpoints; views but for fp8."""
     tensors: dict[str, Tensor] = {}
-    for name, param in model.named_parameters():
+    for name, param in weight_values(model).items():
         name = _published_name(name, len(model.layers))
         stem, _, last = name.rpartition(".experts.")
         if stem and last == "gate_up_proj":
-            for expert, rows in enumerate(param.data):
+            for expert, rows in enumerate(param):
                 gate, up = rows.chunk(2)
                 tensors[f"{stem}.experts.{expert}.gate_proj.weight"] = gate
                 tensors[f"{stem}.experts.{expert}.up_proj.weight"] = up
         elif stem and last == "down_proj":
-            for expert, rows in enumerate(param.data):
+            for expert, rows in enumerate(param):
                 tensors[f"{stem}.experts.{expert}.down_proj.weight"] = rows
         elif name.endswith("gate_up_proj.weight"):
-            gate, up = param.data.chunk(2)
+            gate, up = param.chunk(2)
             tensors[name.replace("gate_up_proj", "gate_proj")] = gate
             tensors[name.replace("gate_up_proj", "up_proj")] = up
         else:
-            tensors[name] = param.data
+            tensors[name] = param
     return tensors
 
 
@@ -110,10 +110,31 @@ def assert_untouched(model: nn.Module) -> None:
 
 
 def assert_same_weights(got: nn.Module, want: nn.Module) -> None:
-    """Bit for bit. NaN equals nothing."""
-    parameters = dict(want.named_parameters())
-    differing = [n for n, p in got.named_parameters() if not torch.equal(p, parameters.pop(n))]
+    """Bit for bit, fp8 experts by their values. NaN equals nothing."""
+    parameters = weight_values(want)
+    differing = [n for n, p in weight_values(got).items() if not torch.equal(p, parameters.pop(n))]
     assert (differing, list(parameters)) == ([], [])
+
+
+def weight_values(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters by name; for fp8 experts, each element times the scale looked up for it."""
+    buffers = dict(model.named_buffers())
+    values = {}
+    for name, param in model.named_parameters():
+        scale = buffers.get(name.removesuffix("_proj") + "_scale")
+        if scale is None:
+            values[name] = param.data
+            continue
+        parts = 2 if name.endswith("gate_up_proj") else 1
+        num_experts, rows, columns = param.shape
+        shape = torch.Size((rows // parts, columns))
+        wide = scale[..., None]
+        if scale.dim() == 3:
+            by_part = [part for expert in scale for part in expert.chunk(parts)]
+            wide = torch.stack([spread(part, shape) for part in by_part])
+            wide = wide.view(num_experts, rows, columns)
+        values[name] = (param.data.double() * wide.double()).float()
+    return values
 
 
 def refusal(package: ModuleType, model: nn.Module, folder: Path) -> str:

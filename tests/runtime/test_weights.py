@@ -143,7 +143,7 @@ def test_every_generated_loader_is_short_narrow_and_clean(tmp_path):
         folder.mkdir()
         (folder / "weights.py").write_bytes(files["weights.py"])
         lines = files["weights.py"].decode().splitlines()
-        assert len(lines) <= 700
+        assert len(lines) <= 800
         assert [line for line in lines[1:] if len(line) > 100] == []
     rules = ["--select", "E,F,I,B,UP,SIM,RUF", "--ignore", "E501", "--isolated"]
     command = [sys.executable, "-m", "ruff", "check", *rules, "--target-version", "py311", "."]
