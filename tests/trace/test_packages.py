@@ -74,7 +74,7 @@ def reads_alike(source: str, text: str) -> bool:
 def test_the_sidecar_is_far_smaller_than_what_it_describes(spec):
     for files in packages(spec).values():
         sources = sum(len(data) for path, data in files.items() if not path.endswith(".json"))
-        assert len(files["trace.json"]) < min(25_000, sources / 4)
+        assert len(files["trace.json"]) < min(30_000, sources / 4)
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=lambda path: path.stem)
@@ -108,9 +108,8 @@ LINES = [
     ),
     (
         "model.py",
-        "GROUP_NORM_SIZE = 4  # the number of groups, each 1024 wide",
-        f"attention.lightning.group_norm_size {PLAN} model.num_attention_heads "
-        "attention.lightning.head_dim",
+        "GROUP_NORM_SIZE = 4  # the number of groups",
+        f"attention.lightning.group_norm_size {PLAN} parallel.tp",
         "attention.lightning.group_norm_size=8",
     ),
     (
