@@ -27,8 +27,8 @@ LIGHTNING = (
     *("torch/kernels/lightning/decode.j2", "torch/kernels/lightning/prefill.j2"),
     "torch/model/lightning.j2",
 )
-SOFTMAX = ("torch/model/route_softmax.j2",)
-SIGMOID = ("torch/model/route_sigmoid_grouped.j2",)
+SOFTMAX = ("torch/kernels/moe/route_softmax.j2",)
+SIGMOID = ("torch/kernels/moe/route_sigmoid_grouped.j2",)
 
 
 def rendered(spec: str, edited: tuple[str, ...] = (), added: dict[str, str] | None = None) -> Files:

@@ -147,7 +147,8 @@ def test_weights_that_do_not_fit_are_listed_and_nothing_runs(tmp_path, capsys):
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("backend", ["seg_la", "minimax"])
 @pytest.mark.parametrize("case", CASES)
-def test_the_reference_passes_on_a_gpu(case, capsys):
-    code, _ = verify(capsys, "--device", "cuda", str(GOLDEN / case))
+def test_kernels_pass_on_a_gpu(case, backend, capsys):
+    code, _ = verify(capsys, "--device", "cuda", "--backend", backend, str(GOLDEN / case))
     assert code == 0

@@ -85,8 +85,8 @@ SOURCE_CHANGES = {
     "MTP: no final norm of its own": (
         "mtp",
         "model.py",
-        "return self.final_layernorm.add(self.mlp(normed, step), hidden)[0]",
-        "return self.final_layernorm.add(self.mlp(normed, step), hidden)[1]",
+        "return self.final_layernorm.add(out, hidden)[0]",
+        "return self.final_layernorm.add(out, hidden)[1]",
         "mtp.layer.4.out",
     ),
     "gate before norm": (
