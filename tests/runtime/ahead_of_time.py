@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import subprocess
+import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import triton
@@ -18,6 +21,16 @@ PTXAS = Path(triton.__file__).parent / "backends/nvidia/bin/ptxas"
 HOPPER = GPUTarget("cuda", 90, 32)
 # What one block may have on sm_90.
 SHARED_BYTES = 227 * 1024
+GENERATED = Path(__file__).parents[2] / "generated"
+
+
+def checked_in(name: str) -> ModuleType:
+    """A package of `generated/`, as it is in the tree."""
+    sys.path.insert(0, str(GENERATED))
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.remove(str(GENERATED))
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -15,9 +12,8 @@ pytest.importorskip("triton")
 if IS_INTERPRETED:
     pytest.skip("the interpreter compiles nothing", allow_module_level=True)
 
-from ahead_of_time import SHARED_BYTES, Compiled, compiled
+from ahead_of_time import GENERATED, SHARED_BYTES, Compiled, checked_in, compiled
 
-GENERATED = Path(__file__).parents[2] / "generated"
 NUM_DRAFTS = 4
 TYPES = {
     **dict.fromkeys(["q_ptr", "k_ptr", "v_ptr", "out_ptr", "gate_ptr", "mixed_ptr"], "*bf16"),
@@ -34,11 +30,7 @@ TYPES = {
 
 @pytest.fixture(scope="module", params=["ling_2_6_flash", "ling_2_6_1t"])
 def package(request: pytest.FixtureRequest) -> ModuleType:
-    sys.path.insert(0, str(GENERATED))
-    try:
-        return importlib.import_module(request.param)
-    finally:
-        sys.path.remove(str(GENERATED))
+    return checked_in(request.param)
 
 
 def compile_for(package: ModuleType, name: str, **constants: Any) -> Compiled:
@@ -121,11 +113,7 @@ HYBRIDS = sorted(path.parents[1].name for path in GENERATED.glob("*/kernels/ligh
 @pytest.mark.parametrize("name", HYBRIDS)
 def test_the_largest_slope_times_a_chunk_stays_within_float32(name: str) -> None:
     """Exponents of a chunk lie between -slope * CHUNK and 0: none overflows or is flushed to 0."""
-    sys.path.insert(0, str(GENERATED))
-    try:
-        package = importlib.import_module(name)
-    finally:
-        sys.path.remove(str(GENERATED))
+    package = checked_in(name)
     slopes = [
         slope * factor
         for slope in package.model.HEAD_SLOPES

@@ -5,9 +5,6 @@ Wrappers run on `meta` tensors of full size; what they would launch is compiled 
 
 from __future__ import annotations
 
-import importlib
-import sys
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -20,9 +17,8 @@ pytest.importorskip("triton")
 if IS_INTERPRETED:
     pytest.skip("the interpreter compiles nothing", allow_module_level=True)
 
-from ahead_of_time import SHARED_BYTES, Compiled, compiled
+from ahead_of_time import SHARED_BYTES, Compiled, checked_in, compiled
 
-GENERATED = Path(__file__).parents[2] / "generated"
 TYPES = {torch.bfloat16: "*bf16", torch.float32: "*fp32", torch.int32: "*i32", torch.int64: "*i64"}
 OPTIONS = {"num_warps", "num_stages"}
 NUM_DRAFTS = 4
@@ -56,11 +52,7 @@ class Recorder:
 
 @pytest.fixture(params=["ling_2_6_flash", "ling_2_6_1t"])
 def package(request: pytest.FixtureRequest) -> ModuleType:
-    sys.path.insert(0, str(GENERATED))
-    try:
-        return importlib.import_module(request.param)
-    finally:
-        sys.path.remove(str(GENERATED))
+    return checked_in(request.param)
 
 
 @pytest.fixture

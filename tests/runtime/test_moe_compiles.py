@@ -5,9 +5,6 @@ Wrappers run on `meta` tensors of full size; what they would launch is compiled 
 
 from __future__ import annotations
 
-import importlib
-import sys
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -20,10 +17,9 @@ pytest.importorskip("triton")
 if IS_INTERPRETED:
     pytest.skip("the interpreter compiles nothing", allow_module_level=True)
 
-from ahead_of_time import SHARED_BYTES, Compiled, compiled
+from ahead_of_time import SHARED_BYTES, Compiled, checked_in, compiled
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-GENERATED = Path(__file__).parents[2] / "generated"
 FP8 = torch.float8_e4m3fn
 TYPES = {torch.bfloat16: "bf16", torch.float32: "fp32", torch.int32: "i32", FP8: "fp8e4nv"}
 OPTIONS = {"num_warps", "num_stages"}
@@ -64,11 +60,7 @@ class Recorder:
 
 @pytest.fixture(params=["ling_2_6_flash", "ling_2_6_1t"])
 def package(request: pytest.FixtureRequest) -> ModuleType:
-    sys.path.insert(0, str(GENERATED))
-    try:
-        return importlib.import_module(request.param)
-    finally:
-        sys.path.remove(str(GENERATED))
+    return checked_in(request.param)
 
 
 @pytest.fixture

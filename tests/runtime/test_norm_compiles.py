@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
-from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -14,9 +11,8 @@ pytest.importorskip("triton")
 if IS_INTERPRETED:
     pytest.skip("the interpreter compiles nothing", allow_module_level=True)
 
-from ahead_of_time import SHARED_BYTES, compiled
+from ahead_of_time import GENERATED, SHARED_BYTES, checked_in, compiled
 
-GENERATED = Path(__file__).parents[2] / "generated"
 # Packages whose norm groups span ranks.
 SPANNING = sorted(
     path.parents[1].name
@@ -33,11 +29,7 @@ TYPES = {
 
 @pytest.fixture(scope="module", params=SPANNING)
 def package(request: pytest.FixtureRequest) -> ModuleType:
-    sys.path.insert(0, str(GENERATED))
-    try:
-        return importlib.import_module(request.param)
-    finally:
-        sys.path.remove(str(GENERATED))
+    return checked_in(request.param)
 
 
 def assert_fits(kernel: object, size: int, **constants: object) -> None:
